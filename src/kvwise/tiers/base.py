@@ -1,0 +1,108 @@
+"""The contract of a tier: a place below the arena that keeps framed objects. It decides nothing.
+
+The caller (the pump) guarantees: pages handed over stay valid and unchanged until the call returns;
+calls for one object do not overlap; `free` is called once for each location that `put` returned.
+The implementer guarantees: bytes that `get` returns were verified, or a `TierError` says why not;
+a `put` that failed left nothing visible; the cap holds at every moment; calls are thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffers = Sequence[memoryview]
+"""Writable, page-aligned pieces of the arena that together hold one object's payload, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What identifies an object on a tier; all of it is in the frame header and verified on load.
+
+    Attributes:
+        key: 16 bytes.
+        parent: 16 bytes, key of the chunk before it.
+        space: 16 bytes, namespace digest.
+        layout: 16 bytes, layout digest.
+        raw_bytes: payload bytes.
+    """
+
+    key: bytes
+    parent: bytes
+    space: bytes
+    layout: bytes
+    raw_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a tier put an object: an opaque token, and the bytes it spent (padding included)."""
+
+    location: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """One object to read back.
+
+    Attributes:
+        key: 16 bytes it must have.
+        space: namespace digest it must have.
+        raw_bytes: payload bytes it must have.
+        location, stored_bytes: as `put` returned them.
+        buffers: where the payload goes.
+    """
+
+    key: bytes
+    space: bytes
+    raw_bytes: int
+    location: int
+    stored_bytes: int
+    buffers: Buffers
+
+
+class Tier(Protocol):
+    """A place that keeps objects. Every call may block and runs on a worker thread."""
+
+    name: str
+
+    def put(
+        self, objects: Sequence[tuple[Record, Buffers]]
+    ) -> list[Placed | Exception]:
+        """Write objects, as few large writes as possible; one answer for each, in order.
+
+        An answer is a `TierError` where that object could not be written (kind FULL: over the cap
+        or the free-space watermark).
+        """
+        ...
+
+    def get(self, wants: Sequence[Want]) -> Iterator[tuple[int, Exception | None]]:
+        """Read objects into their buffers, neighbours in one read; yields (index, error) when done.
+
+        An error is a `TierError`: MISSING when nothing is there, CORRUPT when it is not those bytes.
+        """
+        ...
+
+    def free(self, placed: Sequence[Placed]) -> None:
+        """Give the space of these objects back to the medium."""
+        ...
+
+    def scan(self) -> Iterator[tuple[Record, Placed]]:
+        """Every whole record that an earlier process left, by header; called once, before use."""
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes the tier holds now, as the medium counts them."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may still be written before the cap or the watermark."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is under way and give up every resource; idempotent."""
+        ...
