@@ -1,0 +1,10 @@
+"""kvwise: KV-cache offloading for LLM engines that decides, measures and explains.
+
+This package root owns the version and nothing else; importing it starts nothing and reads nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__version__: Final = "0.1.0"

@@ -1,1 +1,119 @@
+"""The command line: one verb per module, imported when it is used. It decides nothing itself.
 
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Final, NoReturn
+
+import click
+
+import kvwise
+from kvwise.errors import ConfigError, KvwiseError
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+VERBS: Final = {
+    "demo": "See the whole thing work on this machine: a real engine with and without the cache.",
+    "serve": "Run the cache daemon of this node.",
+    "explain": "Show why recent requests were loaded or recomputed.",
+    "doctor": "Check that this host can run kvwise well, and say what to change.",
+}
+"""Every verb with its one line in `kvwise --help`; the module of the same name holds `command`."""
+
+EXAMPLES: Final = """\b
+Examples:
+  kvwise doctor
+  kvwise serve --dram 4GiB --disk /var/cache/kvwise --disk-size 100GiB
+  kvwise explain -n 5
+  kvwise VERB --help
+"""
+
+
+class Verbs(click.Group):
+    """A group whose verbs are imported on use, so that `kvwise --help` needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """Verbs in the order in which a newcomer meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, or None when there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        command = import_module(f"{__name__}.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"kvwise.cli.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's signature
+        """List the verbs from the table, without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(
+    cls=Verbs,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(kvwise.__version__, message="kvwise %(version)s")
+def group() -> None:
+    """KV-cache offloading for LLM engines.
+
+    kvwise keeps the KV cache that an engine would throw away, in memory and on disk,
+    and loads it back only where that is faster than computing it again.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; every error ends as a message on stderr and an exit code."""
+    try:
+        result = group.main(arguments, prog_name="kvwise", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.UsageError as error:
+        _complain(error.format_message(), _usage_hint(error))
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _complain(error.format_message(), "")
+        return EXIT_FAILED
+    except ConfigError as error:
+        _complain(*_split(error))
+        return EXIT_USAGE
+    except KvwiseError as error:
+        _complain(*_split(error))
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0
+
+
+def _split(error: KvwiseError) -> tuple[str, str]:
+    """Message and hint: a hint is the part of the message after `hint:`, or an attached note."""
+    message, _, hint = str(error).partition("hint:")
+    notes = getattr(error, "__notes__", [])
+    return message.strip(" \n;,"), hint.strip() or " ".join(notes)
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    """Where the help of the command that was misused is."""
+    return f"{error.ctx.command_path} --help" if error.ctx is not None else "kvwise --help"
+
+
+def _complain(message: str, hint: str) -> None:
+    """Two plain lines on stderr; they mean the same without colour."""
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
