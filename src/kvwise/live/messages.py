@@ -1,7 +1,11 @@
 """The verbs between a client and the store, and the interface both `Store` and `Client` offer.
 
 Frames on the socket are a 4-byte little-endian length and one MessagePack message. Payload never
-crosses the socket: it lies in the arena, whose descriptor is passed once, at `attach`.
+crosses the socket: it lies in the arena, whose descriptor is passed once, at `attach`. Nothing here
+sends or decides.
+
+A lease on the wire is `epoch << 32 | number`: the epoch is drawn anew by every daemon, so a lease of
+a daemon that died can never be taken for one of its successor.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ class Attached(msgspec.Struct, tag="attached", frozen=True):
     arena_bytes: int
     page_bytes: int
     data_offset: int
+    epoch: int
     version: str
     pid: int
 
@@ -76,6 +81,7 @@ class Offer(msgspec.Struct, frozen=True):
     space: bytes
     parent: bytes
     keys: bytes
+    total_tokens: int = 0
     hints: Hints = Hints()
 
 
@@ -160,7 +166,7 @@ class Clear(msgspec.Struct, tag="clear", frozen=True):
 
 
 class Flush(msgspec.Struct, tag="flush", frozen=True):
-    """Report whether deferred writes are all done (`Ok.value` is how many are left)."""
+    """Report how many deferred writes are left; replied to with `Ok`, whose `value` is that."""
 
 
 class Ok(msgspec.Struct, tag="ok", frozen=True):
@@ -219,9 +225,15 @@ class Cache(Protocol):
         ...
 
     def progress(self, lease: int) -> tuple[int, bool]:
-        """(chunks of the load lease that are in the arena, whether it failed or ended).
+        """(chunks of the lease that are in the arena, whether it failed or ended).
 
-        Read from shared memory, no round trip. A lease that ended reads as failed.
+        Read from shared memory, no round trip. A lease that ended reads as failed, and so does one
+        of another daemon than the one whose arena is mapped here. A store lease reads (0, False)
+        while its pages belong to the caller.
+
+        The caller's duty, for loads and stores: call this before taking `pages` or `address` for a
+        copy (a daemon that came back is mapped here, and only here) and once more after the copy;
+        a copy whose lease then reads as failed did not happen.
         """
         ...
 
@@ -232,12 +244,15 @@ class Cache(Protocol):
 
     @property
     def pages(self) -> memoryview:
-        """The arena's pages: page p is bytes [p * page_bytes, (p + 1) * page_bytes). Writable."""
+        """The arena's pages: page p is bytes [p * page_bytes, (p + 1) * page_bytes). Writable.
+
+        Take it anew for every copy and hold it until the copy is over: it keeps the mapping alive.
+        """
         ...
 
     @property
     def address(self) -> int:
-        """Address of `pages` in this process."""
+        """Address of `pages` in this process; it changes when a daemon was replaced."""
         ...
 
     def close(self) -> None:
