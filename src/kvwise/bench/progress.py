@@ -1,0 +1,58 @@
+"""Owns what a person sees while something long is under way. It measures and decides nothing."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.status import Status
+
+_PLAIN_EVERY_S = 15.0
+
+
+class Progress(Protocol):
+    """Where long work says what it is doing."""
+
+    def now(self, text: str) -> None:
+        """Show what is happening at this moment, in place of what was shown before."""
+        ...
+
+    def done(self, text: str) -> None:
+        """Report a finished step in a line that stays."""
+        ...
+
+
+class Terminal:
+    """Progress on a terminal: a spinner with the time it has taken; plain lines in a log file."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started_s = time.monotonic()
+        self._printed_s = 0.0
+        self._status: Status | None = console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._status:
+            self._status.stop()
+
+    def now(self, text: str) -> None:
+        """Show what is happening at this moment; in a log file only now and then."""
+        elapsed_s = time.monotonic() - self._started_s
+        if self._status:
+            self._status.update(f"{text} [dim]({elapsed_s:.0f} s)[/dim]")
+        elif elapsed_s - self._printed_s >= _PLAIN_EVERY_S:
+            self._printed_s = elapsed_s
+            self._console.print(f"  ... {text} ({elapsed_s:.0f} s)", highlight=False)
+
+    def done(self, text: str) -> None:
+        """Report a finished step in a line that stays."""
+        self._console.print(f"[green]ok[/green] {text}", highlight=False)
