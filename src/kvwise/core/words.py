@@ -156,6 +156,7 @@ class Offered:
 
     Attributes:
         parent: key of the chunk before the first one; `keys.ROOT` at the start of a prompt.
+        total_tokens: tokens of the request's prompt, 0 when unknown.
     """
 
     now_ns: int
@@ -164,6 +165,7 @@ class Offered:
     space: bytes
     parent: bytes
     keys: bytes
+    total_tokens: int = 0
     hints: Hints = Hints()
 
 
@@ -425,9 +427,14 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give the space of stored objects back. Locations and stored bytes, one for each object."""
+    """These objects are no longer on a tier: give their space back, tell whoever follows events.
+
+    Keys (joined), locations and stored bytes, one for each object. In the arena the pages are free
+    already; the command only tells.
+    """
 
     tier: int
+    keys: bytes
     locations: tuple[int, ...]
     stored_bytes: tuple[int, ...]
     why: Why

@@ -1,0 +1,91 @@
+"""Evict: which block to give up next, per tier. It proposes; the shelf decides what may go.
+
+A policy sees only candidates: rows that are READY on its tier and have no child there, so a suffix
+always goes before its prefix. A row that stops being a candidate is not reported; a policy must
+expect stale proposals, which the shelf refuses.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from typing import Protocol
+
+from kvwise.core.index import NONE, Index
+
+
+class Eviction(Protocol):
+    """The order in which a tier gives up blocks."""
+
+    def add(self, row: int) -> None:
+        """`row` became a candidate. Adding it again changes nothing."""
+        ...
+
+    def propose(self) -> int:
+        """The candidate to give up first, or NONE; it stays known until `refuse` or `accept`."""
+        ...
+
+    def accept(self) -> None:
+        """The last proposal was evicted, or is no candidate any more."""
+        ...
+
+    def set_aside(self) -> None:
+        """The last proposal is in use: do not propose it until `restore`."""
+        ...
+
+    def restore(self) -> None:
+        """Rows set aside may be proposed again."""
+        ...
+
+
+class Lru:
+    """Least recently used first, by the index's last-use stamps.
+
+    A heap holds candidates only, about one per cached conversation, as (stamp << 32 | row) integers.
+    A stamp that moved after the row was queued is noticed when the row comes up: it is queued again,
+    so that touching a long prefix costs one column write per block and no list surgery.
+    """
+
+    def __init__(self, index: Index) -> None:
+        """An empty order over the rows of `index`."""
+        self._index = index
+        self._heap: list[int] = []
+        self._queued = array("B")
+        self._aside: list[int] = []
+
+    def add(self, row: int) -> None:
+        """`row` became a candidate."""
+        queued = self._queued
+        if row >= len(queued):
+            queued.extend(array("B", [0]) * (row + 1 - len(queued)))
+        if not queued[row]:
+            queued[row] = 1
+            heapq.heappush(self._heap, self._index.stamp[row] << 32 | row)
+
+    def propose(self) -> int:
+        """The candidate with the oldest stamp, or NONE."""
+        heap, stamp = self._heap, self._index.stamp
+        while heap:
+            row = heap[0] & NONE
+            if heap[0] >> 32 == stamp[row]:
+                return row
+            heapq.heapreplace(heap, stamp[row] << 32 | row)
+        return NONE
+
+    def accept(self) -> None:
+        """Forget the last proposal."""
+        self._queued[heapq.heappop(self._heap) & NONE] = 0
+
+    def set_aside(self) -> None:
+        """Keep the last proposal out of the order until `restore`."""
+        self._aside.append(heapq.heappop(self._heap))
+
+    def restore(self) -> None:
+        """Queue rows set aside again."""
+        for entry in self._aside:
+            heapq.heappush(self._heap, entry)
+        self._aside.clear()
+
+
+POLICIES = {"lru": Lru}
+"""Eviction policies by the name used in the configuration."""
