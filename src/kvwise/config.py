@@ -1,0 +1,499 @@
+"""The configuration: every key there is, where its value comes from, what is refused.
+
+It alone reads the environment. It opens nothing and knows neither tiers nor daemons.
+
+Later sources win: defaults, a TOML file, `KVWISE_<SECTION>_<KEY>` variables, explicit overrides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvwise.errors import ConfigError
+from kvwise.units import GIB, KIB, MIB, format_size, parse_size
+
+ENV_PREFIX = "KVWISE_"
+PAGE_ALIGN_BYTES = 4 * KIB
+PAGE_BYTES_MAX = 64 * MIB
+DRAM_PAGES_MIN = 16
+SOCKET_PATH_BYTES_MAX = 107  # a Unix socket address holds 108 bytes with its end mark
+
+T = TypeVar("T")
+
+
+# --- how a value is written ----------------------------------------------------------------------
+
+
+def _size(value: object) -> int:
+    """Bytes, from a whole number or a text with a unit."""
+    return parse_size(value if isinstance(value, str) else _count(value))
+
+
+def _count(value: object) -> int:
+    """A whole number that is not negative."""
+    number = _number(value)
+    if number != int(number):
+        raise ValueError("not a whole number")
+    return int(number)
+
+
+def _number(value: object) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError("not a number")
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError("negative or not finite")
+    return number
+
+
+def _text(value: object) -> str:
+    """Any text."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _path(value: object) -> str:
+    """An absolute path, or nothing."""
+    text = _text(value)
+    return str(Path(text).expanduser().absolute()) if text else ""
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """Absolute paths, from a list or a text with colons."""
+    if isinstance(value, str):
+        value = [part for part in value.split(os.pathsep) if part]
+    if not isinstance(value, list | tuple):
+        raise TypeError("not a list of paths")
+    return tuple(_path(item) for item in value)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`; brackets around an IPv6 host are removed.
+
+    Raises:
+        ValueError: no host, or the port is not a number from 0 to 65535.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _address(value: object) -> str:
+    """`host:port`, or nothing."""
+    text = _text(value)
+    if text:
+        split_address(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is read, and what may be written, as an error message offers it."""
+
+    read: Callable[[object], object]
+    allowed: str
+
+
+SIZE = Kind(_size, "a size such as 4GiB, 512MiB or a number of bytes")
+COUNT = Kind(_count, "a whole number, 0 or more")
+NUMBER = Kind(_number, "a number, 0 or more")
+PATH = Kind(_path, "a path")
+PATHS = Kind(_paths, "a list of paths (in the environment: separated by colons)")
+ADDRESS = Kind(_address, "host:port, or empty for none")
+
+
+def _words(*words: str) -> Kind:
+    """One of these words."""
+
+    def read(value: object) -> str:
+        """The word, if it is one of them."""
+        if value not in words:
+            raise ValueError("not one of the words")
+        return _text(value)
+
+    return Kind(read, " | ".join(words))
+
+
+# --- the keys ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting: its name is `section.key`, its text says what it does."""
+
+    name: str
+    kind: Kind
+    default: object
+    text: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENV_PREFIX + self.name.replace(".", "_").upper()
+
+    def parse(self, value: object) -> object:
+        """The value in its own type.
+
+        Raises:
+            ConfigError: it is not one of those allowed.
+        """
+        try:
+            return self.kind.read(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.name} = {value!r} is not allowed; hint: write {self.kind.allowed}"
+            ) from error
+
+
+def _key(default: T, kind: Kind, text: str) -> T:
+    """A field of a section that is a configuration key."""
+    return field(default=default, metadata={"kind": kind, "text": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Dram:
+    """The arena: memory of this node that all its engines share."""
+
+    size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
+    page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
+    hugepages: str = _key(
+        "auto", _words("auto", "on", "off"), "huge pages: when available, always or refuse, never"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk tier. Without paths there is none."""
+
+    paths: tuple[str, ...] = _key((), PATHS, "directories to keep objects in, one per drive")
+    size: int = _key(0, SIZE, "hard cap on the bytes in all paths together")
+    min_free: int = _key(4 * GIB, SIZE, "bytes that each filesystem keeps free")
+    io: str = _key(
+        "auto",
+        _words("auto", "direct", "buffered"),
+        "bypass the page cache: where possible, always or refuse, never",
+    )
+    threads: int = _key(2, COUNT, "threads that read and write")
+    segment: int = _key(256 * MIB, SIZE, "bytes of one segment file")
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What is worth storing."""
+
+    min_tokens: int = _key(0, COUNT, "prompts shorter than this are not stored")
+    queue: int = _key(
+        512 * MIB, SIZE, "bytes that may wait to be written; what is over is not written"
+    )
+    per_day: int = _key(0, SIZE, "bytes that may be written to disk in 24 hours; 0: no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When to load instead of computing."""
+
+    policy: str = _key(
+        "auto",
+        _words("auto", "load", "recompute"),
+        "load what is faster, whatever is found, nothing",
+    )
+    margin: float = _key(0.1, NUMBER, "a load must be faster than computing by this fraction")
+    timeout_s: float = _key(5.0, NUMBER, "seconds after which a load is given up")
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """What leaves when a tier is full."""
+
+    policy: str = _key("lru", _words("lru"), "how the next object to leave is chosen")
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """The daemon."""
+
+    socket: str = _key("", PATH, "Unix socket; empty: kvwise.sock in the user's runtime directory")
+    metrics: str = _key(
+        "127.0.0.1:9761", ADDRESS, "where Prometheus finds the metrics; empty: nowhere"
+    )
+    linger_s: float = _key(
+        5.0, NUMBER, "seconds a daemon that exits when idle stays after its last client"
+    )
+    event_log: str = _key("", PATH, "file that records every event; empty: none")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """An engine's side."""
+
+    url: str = _key("", PATH, "socket of the daemon; empty: a daemon of its own, started on demand")
+    chunk_tokens: int = _key(0, COUNT, "tokens in one object; 0: chosen from the model")
+    load: str = _key(
+        "auto",
+        _words("auto", "sync", "async"),
+        "load before the step, beside other steps, or as fits",
+    )
+    timeout_s: float = _key(0.25, NUMBER, "seconds that an answer of the daemon may take")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set, by section."""
+
+    dram: Dram = field(default_factory=Dram)
+    disk: Disk = field(default_factory=Disk)
+    write: Write = field(default_factory=Write)
+    plan: Plan = field(default_factory=Plan)
+    evict: Evict = field(default_factory=Evict)
+    serve: Serve = field(default_factory=Serve)
+    client: Client = field(default_factory=Client)
+
+    def value(self, name: str) -> object:
+        """The value of `section.key`."""
+        section, _, key = name.partition(".")
+        value: object = getattr(getattr(self, section), key)
+        return value
+
+    @property
+    def socket_path(self) -> str:
+        """Where the daemon of this configuration listens."""
+        return self.serve.socket or str(runtime_directory() / "kvwise.sock")
+
+
+_SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in fields(Config)}
+
+
+def _all_keys() -> Iterator[Key]:
+    """The keys of every section, in the order in which they are written down."""
+    for section, kind in _SECTIONS.items():
+        for item in fields(kind):
+            yield Key(f"{section}.{item.name}", default=item.default, **item.metadata)
+
+
+KEYS: tuple[Key, ...] = tuple(_all_keys())
+"""Every key, in order."""
+_BY_NAME = {key.name: key for key in KEYS}
+_BY_VARIABLE = {key.variable: key for key in KEYS}
+CONFIG_VARIABLE = ENV_PREFIX + "CONFIG"
+"""The environment variable that names a configuration file when none is given."""
+
+
+# --- where values come from ----------------------------------------------------------------------
+
+
+def load(
+    path: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The effective configuration.
+
+    Without `path`, the file that `KVWISE_CONFIG` names is read, if any. `overrides` are nested by
+    section or have dotted names. `environ` is the process's environment unless given.
+
+    Raises:
+        ConfigError: an unknown key, a value that is not allowed, or keys that contradict.
+    """
+    variables = os.environ if environ is None else environ
+    source = path or variables.get(CONFIG_VARIABLE)
+    values: dict[str, object] = {}
+    if source:
+        values |= _named(_read_toml(Path(source)), str(source))
+    values |= _from_environment(variables)
+    values |= _named(overrides or {}, "options")
+    parsed: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        parsed[section][key] = _BY_NAME[name].parse(value)
+    config = Config(**{name: kind(**parsed[name]) for name, kind in _SECTIONS.items()})
+    _refuse_contradictions(config)
+    return config
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    """The content of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _named(values: Mapping[str, object], source: str) -> dict[str, object]:
+    """Values by dotted name, from nested or dotted ones; unknown names are refused."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        if name in _SECTIONS:
+            if not isinstance(value, Mapping):
+                raise ConfigError(
+                    f"{source}: {name} is a section, not a value; hint: write it as a table"
+                )
+            flat |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
+    for name in flat:
+        if name not in _BY_NAME:
+            raise ConfigError(f"{source}: there is no key {name!r}; hint: {_nearest(name)}")
+    return flat
+
+
+def _nearest(name: str) -> str:
+    """Which key was probably meant."""
+    found = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.6)
+    if not found:
+        last = name.rpartition(".")[2]
+        found = [key for key in _BY_NAME if key.rpartition(".")[2] == last][:1]
+    return f"did you mean {found[0]!r}?" if found else "keys are " + ", ".join(_BY_NAME)
+
+
+def _from_environment(variables: Mapping[str, str]) -> dict[str, object]:
+    """Values by dotted name from `KVWISE_*` variables.
+
+    Tools that work with kvwise have variables of their own, so an unknown one is refused only when
+    it begins like a section or looks like a key mistyped.
+    """
+    values: dict[str, object] = {}
+    for variable, value in variables.items():
+        if variable in _BY_VARIABLE:
+            values[_BY_VARIABLE[variable].name] = value
+        elif variable.startswith(ENV_PREFIX) and variable != CONFIG_VARIABLE:
+            section = variable.removeprefix(ENV_PREFIX).partition("_")[0].lower()
+            cutoff = 0.0 if section in _SECTIONS else 0.85
+            close = difflib.get_close_matches(variable, _BY_VARIABLE, n=1, cutoff=cutoff)
+            if close:
+                raise ConfigError(f"there is no setting {variable}; hint: did you mean {close[0]}?")
+    return values
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def _refuse_contradictions(config: Config) -> None:
+    """Refuse values that cannot be meant together, or that cannot work anywhere."""
+    dram, disk = config.dram, config.disk
+    if dram.page % PAGE_ALIGN_BYTES or not 0 < dram.page <= PAGE_BYTES_MAX:
+        raise ConfigError(f"dram.page = {dram.page} is not a multiple of 4KiB up to 64MiB")
+    if dram.size < DRAM_PAGES_MIN * dram.page:
+        raise ConfigError(
+            f"dram.size = {format_size(dram.size)} is less than {DRAM_PAGES_MIN} pages of "
+            f"{format_size(dram.page)}; hint: raise dram.size or lower dram.page"
+        )
+    if bool(disk.paths) != bool(disk.size):
+        missing, given = ("size", "paths") if disk.paths else ("paths", "size")
+        raise ConfigError(
+            f"disk.{given} is set without disk.{missing}; hint: set both for a disk tier, "
+            "or neither for none"
+        )
+    _refuse_disk(disk)
+    for name in ("plan.timeout_s", "client.timeout_s"):
+        if not config.value(name):
+            raise ConfigError(f"{name} must be more than 0; hint: leave it out")
+    for name in ("serve.socket", "client.url"):
+        if len(os.fsencode(str(config.value(name)))) > SOCKET_PATH_BYTES_MAX:
+            raise ConfigError(
+                f"{name} is longer than the {SOCKET_PATH_BYTES_MAX} bytes of a socket address; "
+                "hint: choose a shorter path"
+            )
+
+
+def _refuse_disk(disk: Disk) -> None:
+    """Refuse a disk tier that cannot work."""
+    if len(set(map(os.path.realpath, disk.paths))) < len(disk.paths):
+        raise ConfigError("disk.paths names a directory twice; hint: name each drive once")
+    if not 1 <= disk.threads <= 64:
+        raise ConfigError(f"disk.threads = {disk.threads} is not 1 to 64; hint: leave it out")
+    if disk.segment < MIB:
+        raise ConfigError(f"disk.segment = {disk.segment} is less than 1MiB; hint: leave it out")
+    if disk.paths and disk.size < disk.segment * len(disk.paths):
+        raise ConfigError(
+            f"disk.size = {format_size(disk.size)} is less than one segment of "
+            f"{format_size(disk.segment)} for each path; hint: raise it or lower disk.segment"
+        )
+
+
+def check_host(config: Config) -> None:
+    """Refuse sizes that this machine cannot have. For the process that will own them.
+
+    Raises:
+        ConfigError: more memory than the machine has, or a cap above what the filesystems hold.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if config.dram.size > memory:
+        raise ConfigError(
+            f"dram.size = {format_size(config.dram.size)} is more than this machine's "
+            f"{format_size(memory)} of memory; hint: dram.size is for the whole node, lower it"
+        )
+    wanted: dict[int, tuple[int, int, str]] = {}
+    for path in config.disk.paths:
+        place = next(p for p in (Path(path), *Path(path).parents) if p.exists())
+        stat = os.statvfs(place)
+        device = place.stat().st_dev
+        share = wanted.get(device, (0, 0, ""))[0] + config.disk.size // len(config.disk.paths)
+        wanted[device] = (share, stat.f_frsize * stat.f_blocks, path)
+    for share, total, path in wanted.values():
+        if share + config.disk.min_free > total:
+            raise ConfigError(
+                f"disk.size puts {format_size(share)} on the filesystem of {path}, which holds "
+                f"{format_size(total)} and keeps disk.min_free = "
+                f"{format_size(config.disk.min_free)} free; hint: lower disk.size"
+            )
+
+
+# --- places and printing -------------------------------------------------------------------------
+
+
+def runtime_directory() -> Path:
+    """Where this user's sockets lie: `$XDG_RUNTIME_DIR/kvwise`, else `/tmp/kvwise-<uid>`.
+
+    Not `$TMPDIR`: a daemon and an engine with different ones would never meet.
+    """
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if given and Path(given).is_dir() and os.access(given, os.W_OK):
+        return Path(given) / "kvwise"
+    return Path(f"/tmp/kvwise-{os.getuid()}")  # noqa: S108  created 0700, its owner is checked
+
+
+def digest(config: Config) -> str:
+    """A short name for the daemon that this configuration describes, wherever it listens."""
+    text = "\n".join(
+        f"{key.name}={config.value(key.name)!r}"
+        for key in KEYS
+        if not key.name.startswith("client.") and key.name != "serve.socket"
+    )
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def render(config: Config) -> str:
+    """The configuration as a TOML file that `load` reads back."""
+    lines: list[str] = []
+    section = ""
+    for key in KEYS:
+        here, _, name = key.name.partition(".")
+        if here != section:
+            lines += ([""] if lines else []) + [f"[{here}]"]
+            section = here
+        value = config.socket_path if key.name == "serve.socket" else config.value(key.name)
+        lines.append(f"{name} = {_toml(key, value)}  # {key.text}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(key: Key, value: object) -> str:
+    """One value in TOML, sizes with the largest unit that divides them. JSON is TOML here."""
+    if key.kind is SIZE and isinstance(value, int) and value:
+        for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+            if value % unit == 0:
+                return f'"{value // unit}{name}"'
+    return json.dumps(value)
