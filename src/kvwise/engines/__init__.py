@@ -1,1 +1,1 @@
-"""Adapters of host engines. Each talks to one engine through its public interface, decides nothing."""
+"""Adapters, one for each host engine, by its public interface. They decide nothing."""
