@@ -36,6 +36,14 @@ class DeferredWrites:
         self.waiting_bytes += size_bytes
         return True
 
+    def front(self) -> bytes:
+        """The key that has waited longest, left in place.
+
+        Raises:
+            IndexError: nothing waits.
+        """
+        return self._keys[0][0]
+
     def pop(self) -> bytes:
         """The key that has waited longest.
 

@@ -1,0 +1,427 @@
+"""Loads: plans, load leases and reads from lower tiers into the arena. Part of the brain; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kvwise.core.blocks import State
+from kvwise.core.index import NONE
+from kvwise.core.keys import KEY_BYTES, ROOT
+from kvwise.core.layout import Layout
+from kvwise.core.plan import Cut, Question, choose, runs
+from kvwise.core.words import (
+    DRAM,
+    Asked,
+    Choice,
+    Decision,
+    Done,
+    Ended,
+    Failed,
+    Granted,
+    Item,
+    Load,
+    Planned,
+    Progress,
+    Released,
+    Wanted,
+    Why,
+)
+from kvwise.core.world import LEASES_MAX, RECORDS_MAX, Space, World
+from kvwise.errors import FailureKind
+
+_WAIT_NS_MIN = 250_000_000
+_GONE = {FailureKind.MISSING, FailureKind.CORRUPT, FailureKind.IO}
+"""After these the tier's copy is not worth asking for again."""
+
+
+@dataclass(slots=True)
+class LoadLease:
+    """A promise to one request: these rows are pinned until it ends."""
+
+    number: int
+    client: int
+    request: str
+    space: Space
+    rows: list[int]
+    tiers: list[int]
+    skip_tokens: int
+    expires_ns: int
+    wait_ns: int
+    wanted: bool = False
+    failed: bool = False
+    ready: int = 0
+
+
+@dataclass(slots=True)
+class LoadJob:
+    """A `Load` command under way. Its rows are pinned by it, apart from any lease."""
+
+    number: int
+    tier: int
+    rows: list[int]
+    raw_bytes: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where an `Asked` request stands: rows to load from, their tiers, and what was matched."""
+
+    rows: list[int] = field(default_factory=list)
+    tiers: list[int] = field(default_factory=list)
+    match_tokens: int = 0
+
+
+class Loads:
+    """Everything about getting KV out of the cache."""
+
+    def __init__(self, world: World) -> None:
+        """No leases, no jobs."""
+        self._world = world
+        self.leases: dict[int, LoadLease] = {}
+        self.jobs: dict[int, LoadJob] = {}
+        self._lease_of: dict[tuple[int, str], int] = {}
+        self._waiting: dict[int, list[int]] = {}
+        self._records: dict[tuple[int, str], Decision] = {}
+
+    # --- planning ---
+
+    def asked(self, event: Asked) -> None:
+        """Answer with a plan, and pin what it promises."""
+        world = self._world
+        space, layout = world.joined(event.space)
+        asked_before = (event.client, event.request) in self._records
+        self._end_of(event.client, event.request)
+        found = self._find(event, layout)
+        cut = self._cut(event, space, layout, found)
+        lease = self._lease(event, space, found, cut, layout)
+        decision = self._decide(event, space, layout, (found, cut))
+        if not asked_before:
+            world.tally.asked_tokens += event.total_tokens
+            world.tally.decisions[f"{cut.choice.value}|{cut.why.value}"] += 1
+        first = event.local_tokens // layout.chunk_tokens
+        rows = lease.rows if lease else []
+        dram = world.blocks.shelves[DRAM].state
+        world.out.append(
+            Planned(
+                client=event.client,
+                request=event.request,
+                lease=lease.number if lease else 0,
+                first_chunk=first,
+                chunks=len(rows),
+                load_tokens=decision.load_tokens,
+                ready=all(dram[row] == State.READY for row in rows),
+                deadline_ns=lease.wait_ns if lease else 0,
+                decision=decision,
+            )
+        )
+
+    def _find(self, event: Asked, layout: Layout) -> _Found:
+        """The readable rows after the device's own, and how far the cache knows the prompt."""
+        index, blocks = self._world.blocks.index, self._world.blocks
+        chunk = layout.chunk_tokens
+        last = min(len(event.keys) // KEY_BYTES, (event.total_tokens - 1) // chunk)
+        first = event.local_tokens // chunk
+        length = index.length(event.keys, last)
+        if not length:
+            return _Found(match_tokens=event.local_tokens)
+        deepest = index.find(event.keys[(length - 1) * KEY_BYTES : length * KEY_BYTES])
+        self._touch(deepest)
+        rows: list[int] = []
+        row = deepest
+        while row != NONE and len(rows) < length - first:
+            rows.append(row)
+            row = index.parent[row]
+        rows.reverse()
+        tiers = []
+        for row in rows:
+            tier = -1 if blocks.is_doomed(row) else blocks.tier_of(row)
+            if tier < 0:
+                break
+            tiers.append(tier)
+        matched = max(event.local_tokens, (first + len(tiers)) * chunk)
+        return _Found(rows[: len(tiers)], tiers, matched)
+
+    def _touch(self, row: int) -> None:
+        """A block and all of its ancestors were just used."""
+        index, now = self._world.blocks.index, self._world.blocks.tick()
+        stamp, parent = index.stamp, index.parent
+        while row != NONE:
+            stamp[row] = now
+            row = parent[row]
+
+    def _cut(self, event: Asked, space: Space, layout: Layout, found: _Found) -> Cut:
+        world = self._world
+        if not found.rows or found.match_tokens <= event.local_tokens:
+            why = Why.ON_DEVICE if event.local_tokens else Why.NO_MATCH
+            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, why)
+        if event.hints.no_load:
+            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.DISABLED)
+        if event.total_tokens < world.config.tokens_min:
+            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.TOO_SHORT)
+        if len(self.leases) >= LEASES_MAX:
+            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.BUSY)
+        pages_each = -(-space.raw_bytes // world.config.page_bytes)
+        if pages_each * len(found.rows) > world.blocks.pages.count:
+            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.NO_ROOM)
+        question = Question(
+            sources=runs(found.tiers),
+            chunk_tokens=layout.chunk_tokens,
+            skip_tokens=event.local_tokens % layout.chunk_tokens,
+            local_tokens=event.local_tokens,
+            total_tokens=event.total_tokens,
+            policy=world.config.policy,
+            margin=world.config.margin,
+        )
+
+        def load_s(chunks: int) -> float:
+            bytes_by_tier = [0] * len(world.config.tiers)
+            for tier, count in Counter(found.tiers[:chunks]).items():
+                bytes_by_tier[tier] = count * space.raw_bytes
+            return world.costs.load_s(space.number, bytes_by_tier)
+
+        return choose(question, load_s, world.costs.recompute[space.number].seconds)
+
+    def _lease(
+        self, event: Asked, space: Space, found: _Found, cut: Cut, layout: Layout
+    ) -> LoadLease | None:
+        if not cut.chunks:
+            return None
+        world = self._world
+        wait_ns = int(max(4 * cut.load_s, cut.recompute_s) * 1e9)
+        lease = LoadLease(
+            number=world.number(),
+            client=event.client,
+            request=event.request,
+            space=space,
+            rows=found.rows[: cut.chunks],
+            tiers=found.tiers[: cut.chunks],
+            skip_tokens=event.local_tokens % layout.chunk_tokens,
+            expires_ns=world.now_ns + world.config.lease_ttl_ns,
+            wait_ns=min(max(wait_ns, _WAIT_NS_MIN), world.config.load_timeout_ns),
+        )
+        for row in lease.rows:
+            world.blocks.pin(row)
+        self.leases[lease.number] = lease
+        self._lease_of[event.client, event.request] = lease.number
+        return lease
+
+    def _decide(
+        self, event: Asked, space: Space, layout: Layout, outcome: tuple[_Found, Cut]
+    ) -> Decision:
+        found, cut = outcome
+        skip = event.local_tokens % layout.chunk_tokens
+        tokens = Counter(
+            {
+                self._world.name(tier): count * layout.chunk_tokens
+                for tier, count in Counter(found.tiers[: cut.chunks]).items()
+            }
+        )
+        if cut.chunks:
+            tokens[self._world.name(found.tiers[0])] -= skip
+        decision = Decision(
+            now_ns=event.now_ns,
+            request=event.request,
+            namespace=space.label,
+            total_tokens=event.total_tokens,
+            local_tokens=event.local_tokens,
+            match_tokens=found.match_tokens,
+            load_tokens=cut.chunks * layout.chunk_tokens - skip if cut.chunks else 0,
+            tiers=dict(tokens),
+            load_s=cut.load_s,
+            recompute_s=cut.recompute_s,
+            margin=self._world.config.margin,
+            choice=cut.choice,
+            why=cut.why,
+        )
+        self._record(event.client, decision)
+        return decision
+
+    def _record(self, client: int, decision: Decision) -> None:
+        self._records.pop((client, decision.request), None)
+        self._records[client, decision.request] = decision
+        if len(self._records) > RECORDS_MAX:
+            del self._records[next(iter(self._records))]
+
+    def decisions(self, limit: int) -> list[Decision]:
+        """The last decisions, newest last."""
+        return list(self._records.values())[-limit:] if limit > 0 else []
+
+    # --- loading ---
+
+    def wanted(self, event: Wanted) -> None:
+        """The engine has room: give pages, and read what is not in the arena yet."""
+        world = self._world
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.client != event.client or lease.wanted:
+            world.out.append(Granted(event.client, event.lease, (), (), {}))
+            world.out.append(Ended(event.lease))
+            return
+        lease.wanted = True
+        lease.expires_ns = world.now_ns + lease.wait_ns + world.config.lease_ttl_ns
+        self._shorten(lease, max(0, event.chunks))
+        reads: dict[int, list[int]] = {}
+        for place, row in enumerate(lease.rows):
+            if not self._prepare(lease, row, reads):
+                self._shorten(lease, place)
+                world.tally.refused[f"dram|{Why.NO_ROOM.value}"] += 1
+                break
+        pages: list[int] = []
+        for row in lease.rows:
+            pages.extend(world.blocks.pages_of(row))
+        world.out.append(
+            Granted(event.client, lease.number, tuple(range(len(lease.rows))), tuple(pages), {})
+        )
+        for tier, rows in sorted(reads.items()):
+            self._read(lease, tier, rows)
+        self._advance(lease)
+
+    def _shorten(self, lease: LoadLease, chunks: int) -> None:
+        for row in lease.rows[chunks:]:
+            self._world.blocks.unpin(row)
+        del lease.rows[chunks:], lease.tiers[chunks:]
+
+    def _prepare(self, lease: LoadLease, row: int, reads: dict[int, list[int]]) -> bool:
+        """See that a row is in the arena or on its way; False when neither is possible."""
+        blocks = self._world.blocks
+        state = blocks.shelves[DRAM].state[row]
+        if state == State.ABSENT:
+            tier = blocks.tier_of(row)
+            if tier < 0 or blocks.reserve_pages(row, "load", lease.space.raw_bytes) is None:
+                return False
+            blocks.pin(row)
+            reads.setdefault(tier, []).append(row)
+        elif state not in (State.READY, State.MOVING):
+            return False
+        if blocks.shelves[DRAM].state[row] == State.MOVING:
+            self._waiting.setdefault(row, []).append(lease.number)
+        return True
+
+    def _read(self, lease: LoadLease, tier: int, rows: list[int]) -> None:
+        world, shelf = self._world, self._world.blocks.shelves[tier]
+        index = world.blocks.index
+        job = LoadJob(world.number(), tier, rows, lease.space.raw_bytes, len(rows))
+        self.jobs[job.number] = job
+        world.costs.queued_bytes[tier] += len(rows) * job.raw_bytes
+        items = tuple(
+            Item(
+                key=index.key(row),
+                parent=ROOT if index.parent[row] == NONE else index.key(index.parent[row]),
+                location=shelf.location[row],
+                stored_bytes=shelf.stored[row] * shelf.spec.unit_bytes,
+                pages=world.blocks.pages_of(row),
+            )
+            for row in rows
+        )
+        deadline_ns = world.now_ns + lease.wait_ns
+        world.out.append(
+            Load(job.number, tier, lease.space.digest, job.raw_bytes, items, deadline_ns)
+        )
+
+    def _advance(self, lease: LoadLease) -> None:
+        state = self._world.blocks.shelves[DRAM].state
+        while lease.ready < len(lease.rows) and state[lease.rows[lease.ready]] == State.READY:
+            lease.ready += 1
+        self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
+
+    def done(self, job: LoadJob, event: Done) -> None:
+        """One object arrived in the arena."""
+        world, row = self._world, job.rows[event.item]
+        name = world.name(job.tier)
+        world.blocks.finish(DRAM, row)
+        world.tally.read_bytes[name] += job.raw_bytes
+        pipe = world.costs.tiers[job.tier]
+        if pipe is not None and event.elapsed_ns > 0:
+            pipe.learn(job.raw_bytes, event.elapsed_ns / 1e9)
+        self._arrived(job, row, failed=False)
+
+    def failed(self, job: LoadJob, event: Failed) -> None:
+        """One object did not arrive; whoever waits for it recomputes."""
+        world, row = self._world, job.rows[event.item]
+        world.tally.failures[f"{world.name(job.tier)}|{event.kind.value}"] += 1
+        world.blocks.cancel(DRAM, row, Why.FAILED)
+        if event.kind in _GONE:
+            why = Why.CORRUPT if event.kind is FailureKind.CORRUPT else Why.FAILED
+            world.blocks.lose(job.tier, row, why)
+        self._arrived(job, row, failed=True)
+
+    def _arrived(self, job: LoadJob, row: int, *, failed: bool) -> None:
+        world = self._world
+        world.costs.queued_bytes[job.tier] -= job.raw_bytes
+        job.left -= 1
+        if not job.left:
+            del self.jobs[job.number]
+        for number in self._waiting.pop(row, []):
+            lease = self.leases.get(number)
+            if lease is not None:
+                lease.failed |= failed
+                self._advance(lease)
+        world.blocks.unpin(row)
+
+    # --- ends ---
+
+    def released(self, event: Released) -> list[int]:
+        """The client is done with a lease; returns the rows it used."""
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.client != event.client:
+            return []
+        self._account(lease, event)
+        rows = [] if event.failed else list(lease.rows)
+        self._end(lease)
+        return rows
+
+    def _account(self, lease: LoadLease, event: Released) -> None:
+        """Compare what the load took with what recomputing would have taken."""
+        tally, world = self._world.tally, self._world
+        decision = self._records.get((lease.client, lease.request))
+        if decision is None or not lease.wanted:
+            return
+        actual_s = event.waited_ns / 1e9
+        self._records[lease.client, lease.request] = replace(decision, actual_s=actual_s)
+        share = Counter(lease.tiers)
+        for tier, count in share.items():
+            name, part = world.name(tier), count / len(lease.tiers)
+            if event.failed:
+                tally.seconds_lost[name] += actual_s * part
+                continue
+            gain = (decision.recompute_s - actual_s) * part
+            (tally.seconds_saved if gain >= 0 else tally.seconds_lost)[name] += abs(gain)
+            tally.hit_tokens[name] += decision.tiers.get(name, 0)
+        if event.copied_bytes:
+            tally.read_bytes["dram"] += event.copied_bytes
+            if event.copy_ns > 0:
+                device = world.costs.device[lease.space.number]
+                device.learn(event.copied_bytes, event.copy_ns / 1e9)
+
+    def _end_of(self, client: int, request: str) -> None:
+        number = self._lease_of.get((client, request))
+        if number is not None:
+            self._end(self.leases[number])
+
+    def _end(self, lease: LoadLease) -> None:
+        del self.leases[lease.number]
+        self._lease_of.pop((lease.client, lease.request), None)
+        for row in lease.rows:
+            self._world.blocks.unpin(row)
+        self._world.out.append(Ended(lease.number))
+
+    def left(self, client: int) -> None:
+        """A client is gone: so are its leases."""
+        for lease in [x for x in self.leases.values() if x.client == client]:
+            self._end(lease)
+
+    def expire(self) -> None:
+        """End every lease whose time is over."""
+        now_ns = self._world.now_ns
+        for lease in [x for x in self.leases.values() if x.expires_ns <= now_ns]:
+            self._world.tally.leases_expired += 1
+            self._end(lease)
+
+    def pinned(self) -> Iterator[int]:
+        """Every row once for each pin that leases and jobs here hold."""
+        for lease in self.leases.values():
+            yield from lease.rows
+        for job in self.jobs.values():
+            yield from job.rows

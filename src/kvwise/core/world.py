@@ -1,0 +1,143 @@
+"""World: what the parts of the brain share: configuration, blocks, costs, counters, pending commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from kvwise.core.blocks import Blocks
+from kvwise.core.cost import Costs, Pipe, Recompute
+from kvwise.core.layout import Layout
+from kvwise.core.words import DRAM, Command, Namespace, TierSpec
+from kvwise.errors import BugError
+
+DEVICE_RATE_BYTES_PER_S = 4e9
+DEVICE_LATENCY_S = 2e-4
+LEASES_MAX = 8192
+RECORDS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BrainConfig:
+    """Everything the brain is told once.
+
+    Attributes:
+        page_bytes: size of an arena page.
+        tiers: tier 0 is the arena; the others from fast to slow.
+        policy: `auto`, `load` or `recompute`, see `plan`.
+        margin: a load must win by this fraction of its own time.
+        load_timeout_ns: the longest a client is told to wait for a load.
+        lease_ttl_ns: how long an unused load lease is kept.
+        tokens_min: shorter prompts are neither stored nor loaded.
+        queue_bytes: bound of the deferred writes.
+        write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
+        eviction: name of the eviction policy.
+    """
+
+    page_bytes: int
+    tiers: tuple[TierSpec, ...]
+    policy: str = "auto"
+    margin: float = 0.1
+    load_timeout_ns: int = 10_000_000_000
+    lease_ttl_ns: int = 30_000_000_000
+    tokens_min: int = 0
+    queue_bytes: int = 256 * 1024 * 1024
+    write_bytes_per_day: int = 0
+    eviction: str = "lru"
+
+
+@dataclass(slots=True)
+class Space:
+    """One namespace. `layout` is None while its blocks were recovered but nobody joined it yet."""
+
+    number: int
+    digest: bytes
+    label: str
+    raw_bytes: int
+    layout: Layout | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters, by label. They only ever grow."""
+
+    asked_tokens: int = 0
+    decisions: Counter[str] = field(default_factory=Counter)
+    hit_tokens: Counter[str] = field(default_factory=Counter)
+    seconds_saved: Counter[str] = field(default_factory=Counter)
+    seconds_lost: Counter[str] = field(default_factory=Counter)
+    read_bytes: Counter[str] = field(default_factory=Counter)
+    written_bytes: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    leases_expired: int = 0
+
+
+class World:
+    """The shared state of one brain."""
+
+    def __init__(self, config: BrainConfig) -> None:
+        """Nothing is cached and nobody has joined."""
+        self.config = config
+        self.blocks = Blocks(config.tiers, config.page_bytes, config.eviction)
+        pipes = [Pipe(t.rate_bytes_per_s, t.latency_s) for t in config.tiers]
+        self.costs = Costs([None, *pipes[1:]], queued_bytes=[0] * len(config.tiers))
+        self.tally = Tally()
+        self.out: list[Command] = []
+        self.now_ns = 0
+        self.spaces: list[Space] = []
+        self._space_of: dict[bytes, Space] = {}
+        self._number = 0
+
+    def number(self) -> int:
+        """A number for the next lease or job; never 0, never used before."""
+        self._number += 1
+        return self._number
+
+    def name(self, tier: int) -> str:
+        """The name of a tier."""
+        return self.config.tiers[tier].name
+
+    def meet(self, digest: bytes, label: str, raw_bytes: int) -> Space:
+        """The namespace of a digest, made when it is new."""
+        space = self._space_of.get(digest)
+        if space is None:
+            space = Space(len(self.spaces), digest, label, raw_bytes)
+            self.spaces.append(space)
+            self._space_of[digest] = space
+        return space
+
+    def joined(self, digest: bytes) -> tuple[Space, Layout]:
+        """A namespace that somebody joined.
+
+        Raises:
+            BugError: nobody did.
+        """
+        space = self._space_of.get(digest)
+        if space is None or space.layout is None:
+            raise BugError(f"namespace {digest.hex()} was used before anybody joined it")
+        return space, space.layout
+
+    def join(self, namespace: Namespace) -> Space:
+        """A client joins a namespace; its shape and first guesses become known.
+
+        Raises:
+            BugError: the arena cannot hold even one of its objects.
+        """
+        raw_bytes = namespace.layout.object_bytes
+        if -(-raw_bytes // self.config.page_bytes) > self.blocks.pages.count:
+            raise BugError(f"one object of {namespace.label} ({raw_bytes} bytes) exceeds the arena")
+        space = self.meet(namespace.digest, namespace.label, raw_bytes)
+        if space.layout is None:
+            space.layout, space.label = namespace.layout, namespace.label
+            self.costs.recompute[space.number] = Recompute(namespace.token_s)
+            self.costs.device[space.number] = Pipe(DEVICE_RATE_BYTES_PER_S, DEVICE_LATENCY_S)
+        return space
+
+    def stored_bytes(self, tier: int, raw_bytes: int) -> int:
+        """Bytes that a tier is expected to spend on an object."""
+        if tier == DRAM:
+            unit, extra = self.config.page_bytes, 0
+        else:
+            unit, extra = self.config.tiers[tier].unit_bytes, self.config.tiers[tier].overhead_bytes
+        return -(-(raw_bytes + extra) // unit) * unit
