@@ -4,8 +4,8 @@ Frames on the socket are a 4-byte little-endian length and one MessagePack messa
 crosses the socket: it lies in the arena, whose descriptor is passed once, at `attach`. Nothing here
 sends or decides.
 
-A lease on the wire is `epoch << 32 | number`: the epoch is drawn anew by every daemon, so a lease of
-a daemon that died can never be taken for one of its successor.
+A lease on the wire is `epoch << 32 | number`: the epoch is drawn anew by every daemon, so a lease
+of a daemon that died can never be taken for one of its successor.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):
-    """Everything an engine has to say once per step; replied to with `Grants`, one for each offer."""
+    """All that an engine has to say once per step; replied to with `Grants`, one for each offer."""
 
     fills: list[Fill] = []
     releases: list[Release] = []
