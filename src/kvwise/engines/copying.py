@@ -33,12 +33,15 @@ class DeviceLayer:
 
     Attributes:
         group: index of the layer group in the layout.
+        pieces: where the parts of a block begin within it, when it is not in one piece (K apart
+            from V, heads apart); all parts are equally long.
     """
 
     group: int
     address: int
     stride: int
     page_bytes: int
+    pieces: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Planner:
     def __init__(
         self, layout: Layout, layers: Sequence[DeviceLayer], *, rank: int, page_bytes: int
     ) -> None:
-        """Work out the pieces of one object: page borders of the arena cut blocks in two.
+        """Work out the pieces of one object: borders of arena pages cut blocks, and so do gaps.
 
         Raises:
             EngineError: the device's layers do not fit the layout.
@@ -177,8 +180,11 @@ def _pieces(
             done = 0
             while done < layer.page_bytes:
                 page, in_page = divmod(offset + done, page_bytes)
-                size = min(layer.page_bytes - done, page_bytes - in_page)
-                pieces.append((index, column, page, in_page, done, size))
+                piece, in_piece = divmod(done, layer.page_bytes // len(layer.pieces))
+                left = layer.page_bytes // len(layer.pieces) - in_piece
+                size = min(left, page_bytes - in_page)
+                in_block = layer.pieces[piece] + in_piece
+                pieces.append((index, column, page, in_page, in_block, size))
                 done += size
             offset += layer.page_bytes
     return pieces
