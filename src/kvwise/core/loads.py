@@ -56,7 +56,7 @@ class LoadLease:
 
 @dataclass(slots=True)
 class LoadJob:
-    """A `Load` command under way. Its rows are pinned by it, apart from any lease."""
+    """A `Load` command under way. Its rows are pinned by it, apart from any lease; NONE once ended."""
 
     number: int
     tier: int
@@ -257,7 +257,6 @@ class Loads:
         lease = self.leases.get(event.lease)
         if lease is None or lease.client != event.client or lease.wanted:
             world.out.append(Granted(event.client, event.lease, (), (), {}))
-            world.out.append(Ended(event.lease))
             return
         lease.wanted = True
         lease.expires_ns = world.now_ns + lease.wait_ns + world.config.lease_ttl_ns
@@ -335,7 +334,7 @@ class Loads:
         pipe = world.costs.tiers[job.tier]
         if pipe is not None and event.elapsed_ns > 0:
             pipe.learn(job.raw_bytes, event.elapsed_ns / 1e9)
-        self._arrived(job, row, failed=False)
+        self._arrived(job, event.item, failed=False)
 
     def failed(self, job: LoadJob, event: Failed) -> None:
         """One object did not arrive; whoever waits for it recomputes."""
@@ -345,10 +344,11 @@ class Loads:
         if event.kind in _GONE:
             why = Why.CORRUPT if event.kind is FailureKind.CORRUPT else Why.FAILED
             world.blocks.lose(job.tier, row, why)
-        self._arrived(job, row, failed=True)
+        self._arrived(job, event.item, failed=True)
 
-    def _arrived(self, job: LoadJob, row: int, *, failed: bool) -> None:
+    def _arrived(self, job: LoadJob, item: int, *, failed: bool) -> None:
         world = self._world
+        row, job.rows[item] = job.rows[item], NONE
         world.costs.queued_bytes[job.tier] -= job.raw_bytes
         job.left -= 1
         if not job.left:
@@ -424,4 +424,4 @@ class Loads:
         for lease in self.leases.values():
             yield from lease.rows
         for job in self.jobs.values():
-            yield from job.rows
+            yield from (row for row in job.rows if row != NONE)

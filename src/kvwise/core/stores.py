@@ -15,6 +15,7 @@ from kvwise.core.words import (
     DRAM,
     Done,
     Drop,
+    Ended,
     Failed,
     Filled,
     Granted,
@@ -163,6 +164,7 @@ class Stores:
         kept = [row for row in whole if not blocks.is_doomed(row)]
         for row in whole:
             blocks.unpin(row)
+        self._world.out.append(Ended(lease.number))
         self.consider(kept)
 
     def left(self, client: int) -> None:
