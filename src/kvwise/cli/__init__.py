@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Final, NoReturn
 
@@ -19,7 +20,7 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 VERBS: Final = {
-    "demo": "See the whole thing work on this machine: a real engine with and without the cache.",
+    "demo": "Measure a real engine on this machine, with and without the cache.",
     "serve": "Run the cache daemon of this node.",
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
@@ -38,7 +39,7 @@ Examples:
 class Verbs(click.Group):
     """A group whose verbs are imported on use, so that `kvwise --help` needs none of them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Verbs in the order in which a newcomer meets them."""
         return list(VERBS)
 
@@ -51,7 +52,17 @@ class Verbs(click.Group):
             raise TypeError(f"kvwise.cli.{cmd_name}.command is not a click command")
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's signature
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb and its arguments; an unknown one is answered with the nearest name."""
+        if args[0] not in VERBS:
+            near = get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean 'kvwise {near[0]}'?" if near else "kvwise --help lists the verbs"
+            raise ConfigError(f"there is no verb {args[0]!r}; hint: {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table, without importing them."""
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
@@ -60,6 +71,7 @@ class Verbs(click.Group):
 @click.command(
     cls=Verbs,
     epilog=EXAMPLES,
+    subcommand_metavar="VERB ...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(kvwise.__version__, message="kvwise %(version)s")
@@ -85,6 +97,9 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.message, err=True)
+        return EXIT_USAGE
     except click.UsageError as error:
         _complain(error.format_message(), _usage_hint(error))
         return EXIT_USAGE

@@ -1,0 +1,110 @@
+"""`kvwise doctor`: run every check and show what was found. It repairs nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import kvwise
+from kvwise import config
+from kvwise.cli.checks import HOST_CHECKS, Case, Finding, Grade
+from kvwise.cli.disk_checks import check_disk
+from kvwise.cli.engine_checks import check_engine, check_gpu
+
+COLOURS = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+EPILOG = """\b
+Examples:
+  kvwise doctor
+  kvwise doctor --config kvwise.toml
+  kvwise doctor --set dram.size=16GiB --set disk.paths=/mnt/nvme/kvwise --set disk.size=500GiB
+  kvwise doctor --engine-python /opt/vllm/bin/python
+  kvwise doctor --json
+
+Exit code: 0 when nothing failed (warnings included), 1 when a check failed, 2 when the
+configuration itself is wrong.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Configuration file to check against this host.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable."
+)
+@click.option(
+    "--engine-python",
+    type=click.Path(path_type=Path),
+    help="Interpreter of the environment that the engine runs in.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def command(
+    file: Path | None, settings: tuple[str, ...], engine_python: Path | None, as_json: bool
+) -> int:
+    """Check that this host can run kvwise well, and say what to change.
+
+    Looks at the Python version, kernel, processor, memory and its limits, huge pages, the
+    daemon's socket and metrics address, the directories of the disk tier (by really writing,
+    reading and punching blocks there) and the engine. Nothing is changed.
+    """
+    case = Case(config.load(file, overrides=split_settings(settings)), engine_python=engine_python)
+    findings = list(examine(case))
+    if as_json:
+        click.echo(msgspec.json.encode(report(findings)))
+    else:
+        show(findings, Console(highlight=False))
+    return int(any(found.grade is Grade.FAIL for found in findings))
+
+
+def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """`section.key=value` texts as a mapping; the configuration judges keys and values."""
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def examine(case: Case) -> Iterator[Finding]:
+    """The findings of every check, in the order in which they are shown."""
+    for check in HOST_CHECKS:
+        yield check(case)
+    yield from check_disk(case)
+    yield check_engine(case)
+    yield check_gpu(case)
+
+
+def report(findings: list[Finding]) -> dict[str, object]:
+    """The findings for a program to read."""
+    counts = Counter(found.grade for found in findings)
+    return {
+        "version": kvwise.__version__,
+        "findings": findings,
+        "counts": {grade.value: counts[grade] for grade in Grade},
+    }
+
+
+def show(findings: list[Finding], console: Console) -> None:
+    """The findings for a person to read; words, not colours, carry the meaning."""
+    table = Table.grid(padding=(0, 2))
+    for found in findings:
+        lines = Text(found.seen)
+        if found.advice:
+            lines.append(f"\n-> {found.advice}")
+        table.add_row(Text(found.grade.value, COLOURS[found.grade]), found.name, lines)
+    console.print(Padding(table, (0, 0, 1, 0)))
+    counts = Counter(found.grade for found in findings)
+    console.print(", ".join(f"{counts[grade]} {grade.value}" for grade in Grade))
