@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvwise.errors import TierError
+
 Buffers = Sequence[memoryview]
 """Writable, page-aligned pieces of the arena that together hold one object's payload, in order."""
 
@@ -68,20 +70,19 @@ class Tier(Protocol):
 
     name: str
 
-    def put(
-        self, objects: Sequence[tuple[Record, Buffers]]
-    ) -> list[Placed | Exception]:
+    def put(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
         """Write objects, as few large writes as possible; one answer for each, in order.
 
-        An answer is a `TierError` where that object could not be written (kind FULL: over the cap
-        or the free-space watermark).
+        An answer is an error where that object could not be written (kind FULL: over the cap or
+        the free-space watermark).
         """
         ...
 
-    def get(self, wants: Sequence[Want]) -> Iterator[tuple[int, Exception | None]]:
+    def get(self, wants: Sequence[Want]) -> Iterator[tuple[int, TierError | None]]:
         """Read objects into their buffers, neighbours in one read; yields (index, error) when done.
 
-        An error is a `TierError`: MISSING when nothing is there, CORRUPT when it is not those bytes.
+        An error is MISSING when nothing is there, CORRUPT when it is not those bytes. A caller
+        that stops early must close the iterator: until then the buffers may still be written.
         """
         ...
 
@@ -90,7 +91,10 @@ class Tier(Protocol):
         ...
 
     def scan(self) -> Iterator[tuple[Record, Placed]]:
-        """Every whole record that an earlier process left, by header; called once, before use."""
+        """Every whole record that an earlier process left, by header; called once, before use.
+
+        Payloads are not read. A key may come twice: the caller frees the copy it does not want.
+        """
         ...
 
     @property

@@ -1,0 +1,370 @@
+"""One directory of segment files: append, read, punch, walk. It knows no cap and no payload.
+
+A segment is a file of frames, one after another, that is only ever appended to. Freed frames become
+holes; a segment without a live byte is deleted. A new process never appends to an old segment, so
+every segment was written by one version of the format.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.codecs.frame import Header
+from kvwise.errors import ConfigError, FailureKind, TierError
+from kvwise.tiers import directio
+from kvwise.tiers.directio import Io
+from kvwise.tiers.walk import walk
+
+ERRORS_MAX = 3
+"""Failures in a row after which a directory is given up until the next start."""
+
+_OFFSET_BITS = 24
+_SEGMENT_BITS = 32
+SEGMENT_BYTES_MAX = BLOCK_BYTES << _OFFSET_BITS
+DIRECTORIES_MAX = 256
+LOCK_NAME = "kvwise.lock"
+_NAME = re.compile(r"^segment-([0-9a-f]{8})\.kvw$")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_GONE = (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extent:
+    """Some bytes of one segment."""
+
+    segment: int
+    offset: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after it."""
+        return self.offset + self.size_bytes
+
+
+def pack_location(directory: int, extent: Extent) -> int:
+    """The 64-bit token for a frame: directory, segment, block number in the segment."""
+    high = directory << _SEGMENT_BITS | extent.segment
+    return high << _OFFSET_BITS | extent.offset // BLOCK_BYTES
+
+
+def unpack_location(location: int, size_bytes: int) -> tuple[int, Extent]:
+    """The directory and the extent that a token and a size stand for."""
+    high, blocks = location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
+    segment = high & (1 << _SEGMENT_BITS) - 1
+    return high >> _SEGMENT_BITS, Extent(segment, blocks * BLOCK_BYTES, size_bytes)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The segment that is being appended to."""
+
+    segment: int
+    fd: int
+    offset: int = 0
+
+
+class Directory:
+    """One directory of segments, locked for this process.
+
+    `append` runs on one thread at a time, everything else on any thread.
+
+    Attributes:
+        path, number: which of the configured directories it is.
+        io: how its files are accessed.
+        device: number of its filesystem.
+        down: why the directory is no longer used; empty while it is.
+    """
+
+    def __init__(self, path: Path, number: int, *, io: Io, segment_bytes: int) -> None:
+        self.path = path
+        self.number = number
+        self.down = ""
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()
+        self._errors = 0
+        self._reserved = 0
+        self._tail: _Tail | None = None
+        self._lock_fd = _lock_directory(path)
+        try:
+            self.io = directio.probe(path, io)
+            self.device = path.stat().st_dev
+            self._live = dict(_segments(path))
+        except (OSError, ConfigError):
+            os.close(self._lock_fd)
+            raise
+        self._used = sum(self._live.values())
+        self._next = max(self._live, default=0) + 1
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes its segments hold: live frames, and segments not walked yet by what they take."""
+        return self._used
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes used or promised."""
+        with self._lock:
+            return self._used + self._reserved
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes promised to frames that are not written yet."""
+        return self._reserved
+
+    def available_bytes(self) -> int:
+        """Bytes that the filesystem has left; 0 when it does not answer."""
+        try:
+            status = os.statvfs(self.path)
+        except OSError as error:
+            self._fail(error)
+            return 0
+        return status.f_bavail * status.f_frsize
+
+    def reserve(self, size_bytes: int) -> None:
+        """Promise room to a frame; the promise ends in `append` or `unreserve`."""
+        with self._lock:
+            self._reserved += size_bytes
+
+    def unreserve(self, size_bytes: int) -> None:
+        """Take a promise back."""
+        with self._lock:
+            self._reserved -= size_bytes
+
+    def append(
+        self, pieces: Sequence[memoryview], sizes: Sequence[int]
+    ) -> tuple[list[Extent], TierError | None]:
+        """Write frames of these sizes side by side, for which room was reserved.
+
+        Returns:
+            Where the leading frames that were written are, and why the others were not.
+        """
+        extents: list[Extent] = []
+        total, kept, failure = sum(sizes), 0, None
+        try:
+            tail = self._tail_for(total)
+            start, tail.offset = tail.offset, tail.offset + total
+            written, error = directio.write_all(tail.fd, pieces, start)
+            for size in sizes:
+                if kept + size > written:
+                    break
+                extents.append(Extent(tail.segment, start + kept, size))
+                kept += size
+            if error is not None:
+                failure = self._fail(error)
+                kept += self._take_back(tail, start + kept, total - kept)
+        except OSError as error:
+            failure = self._fail(error)
+        with self._lock:
+            self._reserved -= total
+            self._used += kept
+            if kept and self._tail:
+                self._live[self._tail.segment] += kept
+            if failure is None:
+                self._errors = 0
+        return extents, failure
+
+    def read(self, extent: Extent, pieces: Sequence[memoryview]) -> tuple[int, TierError | None]:
+        """Fill the pieces from an extent: bytes that came, and why not more if it is a fault."""
+        if self.down:
+            return 0, TierError(FailureKind.IO, self.down)
+        try:
+            fd = os.open(self._file(extent.segment), os.O_RDONLY | directio.open_flags(self.io))
+        except FileNotFoundError as error:
+            return 0, None if self._lock_file_exists() else self._fail(error)
+        except OSError as error:
+            return 0, self._fail(error)
+        try:
+            count, problem = directio.read_all(fd, pieces, extent.offset)
+        finally:
+            os.close(fd)
+        if problem is not None:
+            return count, self._fail(problem)
+        self._errors = 0
+        return count, None
+
+    def free(self, extents: Iterable[Extent]) -> TierError | None:
+        """Give extents back to the filesystem; an error when the medium kept some."""
+        if self.down:
+            return TierError(FailureKind.IO, self.down)
+        failure = None
+        for extent in _merged(extents):
+            try:
+                self._free(extent)
+            except OSError as error:
+                failure = self._fail(error)
+        return failure
+
+    def walk(self, codecs: frozenset[int]) -> Iterator[tuple[Header, Extent]]:
+        """Every whole frame that earlier processes left and one of `codecs` can read.
+
+        What is no such frame is given back, except a segment of a newer format: that one stays,
+        counted in `used_bytes`.
+        """
+        for segment in sorted(self._live):
+            if self._tail and segment == self._tail.segment:
+                continue
+            try:
+                yield from self._walk(segment, codecs)
+            except OSError as error:
+                self._fail(error)
+
+    def close(self) -> None:
+        """Give up files and lock; idempotent. Nobody may be appending or reading."""
+        if self._lock_fd < 0:
+            return
+        if self._tail:
+            self._retire(self._tail)
+        self._tail = None
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _walk(self, segment: int, codecs: frozenset[int]) -> Iterator[tuple[Header, Extent]]:
+        """The frames of one segment; brings its accounting from disk bytes to live bytes."""
+        path = self._file(segment)
+        fd = os.open(path, os.O_RDWR | directio.open_flags(self.io))
+        try:
+            found = walk(fd, codecs)
+            if found.newer:
+                _log.warning("%s is of a newer format: left alone, and counted as used", path)
+                return
+            for start, size_bytes in found.dead:
+                directio.punch(fd, start, size_bytes)
+            os.ftruncate(fd, found.end)
+        finally:
+            os.close(fd)
+        live = sum(header.frame_bytes for header, _ in found.frames)
+        with self._lock:
+            self._used += live - self._live[segment]
+            self._live[segment] = live
+        if not live:
+            self._delete(segment)
+        for header, offset in found.frames:
+            yield header, Extent(segment, offset, header.frame_bytes)
+
+    def _tail_for(self, size_bytes: int) -> _Tail:
+        """The segment to append so many bytes to, a new one when the present one is full."""
+        tail = self._tail
+        if tail and tail.offset + size_bytes <= self._segment_bytes:
+            return tail
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | directio.open_flags(self.io)
+        fresh = _Tail(self._next, os.open(self._file(self._next), flags, 0o600))
+        with self._lock:
+            self._live[fresh.segment] = 0
+            self._tail, self._next = fresh, self._next + 1
+        if tail:
+            self._retire(tail)
+        return fresh
+
+    def _retire(self, tail: _Tail) -> None:
+        """Stop appending to a segment."""
+        os.close(tail.fd)
+        if not self._live.get(tail.segment):
+            self._delete(tail.segment)
+
+    def _free(self, extent: Extent) -> None:
+        """Punch one extent; delete the segment when that was its last live byte."""
+        try:
+            fd = os.open(self._file(extent.segment), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not self._lock_file_exists():
+                raise  # the whole directory is out of sight, its bytes may come back
+        else:
+            try:
+                directio.punch(fd, extent.offset, extent.size_bytes)
+            finally:
+                os.close(fd)
+        with self._lock:
+            self._used -= extent.size_bytes
+            self._live[extent.segment] -= extent.size_bytes
+            appending = self._tail is not None and self._tail.segment == extent.segment
+            empty = not self._live[extent.segment] and not appending
+        if empty:
+            self._delete(extent.segment)
+
+    def _take_back(self, tail: _Tail, offset: int, size_bytes: int) -> int:
+        """Leave nothing visible of frames that failed; the bytes that stay on the medium."""
+        try:
+            directio.punch(tail.fd, offset, size_bytes)
+        except OSError as error:
+            self._fail(error)
+            return size_bytes
+        return 0
+
+    def _delete(self, segment: int) -> None:
+        """Remove the file of a segment that holds nothing."""
+        with self._lock:
+            self._live.pop(segment, None)
+        self._file(segment).unlink(missing_ok=True)
+
+    def _fail(self, error: OSError) -> TierError:
+        """What a failed call means; gives the directory up when it is gone or keeps failing."""
+        if error.errno in _FULL:
+            return TierError(FailureKind.FULL, f"{self.path}: {error.strerror}", retryable=True)
+        self._errors += 1
+        gone = error.errno in _GONE or not self._lock_file_exists()
+        if not self.down and (gone or self._errors >= ERRORS_MAX):
+            self.down = f"{self.path} is given up until the next start: {error.strerror}"
+            _log.error("%s", self.down)
+        return TierError(FailureKind.IO, f"{self.path}: {error.strerror}")
+
+    def _file(self, segment: int) -> Path:
+        """Path of a segment."""
+        return self.path / f"segment-{segment:08x}.kvw"
+
+    def _lock_file_exists(self) -> bool:
+        """Whether the directory that was opened is still where it was."""
+        return (self.path / LOCK_NAME).exists()
+
+
+def _lock_directory(path: Path) -> int:
+    """Create the directory if need be, and lock it; the descriptor that holds the lock."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used by the disk tier: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise ConfigError(
+            f"{path} is in use by another kvwise process; give each its own directory"
+        ) from None
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
+    return fd
+
+
+def _segments(path: Path) -> Iterator[tuple[int, int]]:
+    """Number and bytes on disk of every segment file in a directory."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = _NAME.match(entry.name)
+            if name:
+                yield int(name[1], 16), entry.stat().st_blocks * 512
+
+
+def _merged(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """The same bytes in as few extents as possible."""
+    waiting: Extent | None = None
+    for extent in sorted(extents):
+        if waiting and (extent.segment, extent.offset) == (waiting.segment, waiting.end):
+            waiting = Extent(waiting.segment, waiting.offset, waiting.size_bytes + extent.size_bytes)
+            continue
+        if waiting:
+            yield waiting
+        waiting = extent
+    if waiting:
+        yield waiting
