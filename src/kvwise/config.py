@@ -415,8 +415,8 @@ def _refuse_disk(disk: Disk) -> None:
         raise ConfigError("disk.paths names a directory twice; hint: name each drive once")
     if not 1 <= disk.threads <= 64:
         raise ConfigError(f"disk.threads = {disk.threads} is not 1 to 64; hint: leave it out")
-    if disk.segment < MIB:
-        raise ConfigError(f"disk.segment = {disk.segment} is less than 1MiB; hint: leave it out")
+    if disk.segment < 4 * MIB:
+        raise ConfigError(f"disk.segment = {disk.segment} is less than 4MiB; hint: leave it out")
     if disk.paths and disk.size < disk.segment * len(disk.paths):
         raise ConfigError(
             f"disk.size = {format_size(disk.size)} is less than one segment of "

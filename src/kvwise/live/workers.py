@@ -26,8 +26,9 @@ from kvwise.units import MIB
 ITEMS_WAITING_MAX = 1 << 17
 """Items that may wait for a thread; more fail at once. The arena's pages bound them long before."""
 
-BATCH_BYTES = 8 * MIB
-"""Bytes of one call to a tier: enough for large transfers, few enough for a read to get between."""
+READ_BATCH_BYTES = 32 * MIB
+WRITE_BATCH_BYTES = 8 * MIB
+"""Bytes of one call to a tier: enough for large transfers, and soon over when a read waits."""
 
 WAIT_S = 1.0
 """How long an idle thread sleeps before it looks again although nobody woke it."""
@@ -55,7 +56,7 @@ class Workers:
         self,
         tiers: Mapping[int, Tier],
         arena: Arena,
-        report: Callable[[Sequence[Outcome]], None],
+        report: Callable[[Load | Store, Sequence[Outcome]], None],
         *,
         threads: int,
     ) -> None:
@@ -118,7 +119,8 @@ class Workers:
             self._writes.clear()
             self._items_waiting = 0
             self._wake.notify_all()
-        self._report([o for batch in left for o in _all_failed(batch, FailureKind.CLOSED)])
+        for batch in left:
+            self._report(batch.job, _all_failed(batch, FailureKind.CLOSED))
         deadline_ns = deadline_after(timeout_s)
         for thread in self._threads:
             thread.join(seconds_until(deadline_ns))
@@ -132,17 +134,16 @@ class Workers:
             answered: set[int] = set()
             kind = FailureKind.IO
             try:
-                for outcomes in self._steps(work):
+                for job, outcomes in self._steps(work):
                     answered.update(outcome.item for outcome in outcomes)
-                    self._report(outcomes)
+                    self._report(job, outcomes)
             except Exception as error:
                 kind = error.kind if isinstance(error, TierError) else kind
                 _log.exception("a job on tier %d failed", _tier(work))
             self._finished(work)
             if isinstance(work, _Batch) and len(answered) < len(work.items):
-                self._report(
-                    [lost for lost in _all_failed(work, kind) if lost.item not in answered]
-                )
+                lost = [failed for failed in _all_failed(work, kind) if failed.item not in answered]
+                self._report(work.job, lost)
 
     def _next(self) -> _Batch | Drop | None:
         """What to do now; None when there will be nothing more."""
@@ -174,19 +175,20 @@ class Workers:
                 self._writing -= 1
             self._wake.notify_all()
 
-    def _steps(self, work: _Batch | Drop) -> Iterator[list[Outcome]]:
+    def _steps(self, work: _Batch | Drop) -> Iterator[tuple[Load | Store, Sequence[Outcome]]]:
         """Do it; what became of items comes out as it is known."""
         if isinstance(work, Drop):
             pairs = zip(work.locations, work.stored_bytes, strict=True)
             self._tiers[work.tier].free([Placed(at, size) for at, size in pairs])
         elif isinstance(work.job, Store):
-            yield self._store(work.job, work)
+            yield work.job, self._store(work.job, work)
         elif _is_late(work, now_ns()):
-            yield [*_all_failed(work, FailureKind.TIMEOUT)]
+            yield work.job, _all_failed(work, FailureKind.TIMEOUT)
         else:
-            yield from self._load(work.job, work)
+            for outcome in self._load(work.job, work):
+                yield work.job, [outcome]
 
-    def _load(self, job: Load, batch: _Batch) -> Iterator[list[Outcome]]:
+    def _load(self, job: Load, batch: _Batch) -> Iterator[Outcome]:
         """Read a batch into the arena; one answer at a time, as they come."""
         wants = [
             Want(
@@ -204,9 +206,9 @@ class Workers:
             after = now_ns()
             item = batch.first + index
             if error is None:
-                yield [Done(after, job.job, item, elapsed_ns=after - before)]
+                yield Done(after, job.job, item, elapsed_ns=after - before)
             else:
-                yield [Failed(after, job.job, item, _kind(error))]
+                yield Failed(after, job.job, item, error.kind)
             before = after
 
     def _store(self, job: Store, batch: _Batch) -> list[Outcome]:
@@ -228,13 +230,14 @@ class Workers:
                 done = Done(after, job.job, item, answer.location, answer.stored_bytes, share)
                 outcomes.append(done)
             else:
-                outcomes.append(Failed(after, job.job, item, _kind(answer)))
+                outcomes.append(Failed(after, job.job, item, answer.kind))
         return outcomes
 
 
 def _batches(job: Load | Store) -> Iterator[_Batch]:
     """Cut a job into batches of neighbouring items."""
-    count = max(1, BATCH_BYTES // max(1, job.raw_bytes))
+    most_bytes = READ_BATCH_BYTES if isinstance(job, Load) else WRITE_BATCH_BYTES
+    count = max(1, most_bytes // max(1, job.raw_bytes))
     for first in range(0, len(job.items), count):
         yield _Batch(job, first, job.items[first : first + count])
 
@@ -247,14 +250,6 @@ def _tier(work: _Batch | Drop) -> int:
 def _is_late(batch: _Batch, now: int) -> bool:
     """Whether nobody waits for this read any more."""
     return isinstance(batch.job, Load) and now >= batch.job.deadline_ns
-
-
-def _kind(error: Exception) -> FailureKind:
-    """How a tier's answer failed; one that is not a `TierError` is a tier's bug and is logged."""
-    if isinstance(error, TierError):
-        return error.kind
-    _log.error("a tier answered with %r", error)
-    return FailureKind.IO
 
 
 def _failed(job: Load | Store, items: Sequence[int], kind: FailureKind) -> list[Failed]:

@@ -1,0 +1,289 @@
+"""A node: owns everything that one store consists of, opens it in order and closes it in order.
+
+It knows which engines are attached and which namespaces they opened. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kvwise
+from kvwise.codecs import frame
+from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.config import Config, check_host
+from kvwise.core.brain import Brain
+from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
+from kvwise.core.world import BrainConfig
+from kvwise.errors import ConfigError
+from kvwise.live.clock import now_ns
+from kvwise.live.events import EventLog
+from kvwise.live.pump import Plant, Pump
+from kvwise.live.stats import Latencies
+from kvwise.tiers.base import Placed, Record, Tier
+from kvwise.tiers.directio import Io
+from kvwise.tiers.disk import DiskConfig, DiskTier
+from kvwise.tiers.dram import Arena, ArenaShape, Backing
+from kvwise.units import NS_PER_S, format_size
+
+DISK = 1
+LEASE_SLOTS = 1 << 16
+"""Leases that the shared table tells apart: more than can be alive between two uses of a slot."""
+
+DISK_RATE_BYTES_PER_S = 1e9
+DISK_LATENCY_S = 5e-4
+"""First guesses for the disk, about one NVMe drive of a cloud machine; measuring replaces them."""
+
+LEASE_TTL_NS = 30 * NS_PER_S
+RECORDS_AT_ONCE = 4096
+"""Recovered records in one event."""
+
+CLOSE_S = 5.0
+"""How long a worker may take to come back from a tier at the end."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """Records of one namespace and size that wait to be told."""
+
+    keys: list[bytes] = field(default_factory=list)
+    parents: list[bytes] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
+
+
+class Node:
+    """Arena, tiers, brain and pump of one store.
+
+    Attributes:
+        epoch: drawn anew at every start; part of every lease that clients see.
+        pump, arena, latencies: its parts.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Open everything and recover what the disk holds.
+
+        Raises:
+            ConfigError: something cannot be had as configured.
+            TierError: the disk tier cannot be opened.
+        """
+        check_host(config)
+        self.epoch = secrets.randbits(30) + 1
+        self._started_ns = now_ns()
+        self._lock = threading.Lock()
+        self._engines: dict[str, tuple[int, int]] = {}
+        self._clients = 0
+        self._layouts: dict[bytes, bytes] = {}
+        with ExitStack() as undo:
+            self.arena = _open_arena(config)
+            undo.callback(self.arena.close)
+            self._tiers: dict[int, Tier] = {}
+            if config.disk.paths:
+                self._tiers[DISK] = _open_disk(config)
+                undo.callback(self._tiers[DISK].close)
+            brain = _brain_config(config, self.arena)
+            self._log = _open_log(config, brain)
+            self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
+            plant = Plant(
+                self.arena, self._tiers, max(1, config.disk.threads), self.latencies, self._log
+            )
+            self.pump = Pump(brain, plant)
+            undo.callback(self.pump.close, CLOSE_S)
+            for number, tier in self._tiers.items():
+                self._recover(number, tier)
+            self.pump.start()
+            self._undo = undo.pop_all()
+
+    def close(self, flush_s: float) -> bool:
+        """Flush deferred writes, at most `flush_s` seconds, and close; whether all were written."""
+        flushed = not self._tiers or not self.pump.is_sound or self.pump.flush(flush_s)
+        self._undo.close()
+        return flushed
+
+    # --- who is here ---
+
+    def attach(self, engine: str) -> int:
+        """One more session of an engine; the number of its client."""
+        with self._lock:
+            client, sessions = self._engines.get(engine, (0, 0))
+            if not sessions:
+                self._clients += 1
+                client = self._clients
+            self._engines[engine] = client, sessions + 1
+            return client
+
+    def detach(self, engine: str) -> None:
+        """One session fewer; with the last one the client's leases end."""
+        with self._lock:
+            client, sessions = self._engines.pop(engine)
+            if sessions > 1:
+                self._engines[engine] = client, sessions - 1
+                return
+        if self.pump.is_sound:
+            self.pump.handle([Left(now_ns(), client)])
+
+    def join(self, client: int, namespace: Namespace) -> None:
+        """A client opens a namespace.
+
+        Raises:
+            ConfigError: its objects do not fit the arena, or its name stands for another shape.
+        """
+        raw_bytes, shape = namespace.layout.object_bytes, self.arena.shape
+        if raw_bytes > shape.page_count * shape.page_bytes:
+            raise ConfigError(
+                f"one object of {namespace.label} has {format_size(raw_bytes)}, more than the "
+                "arena; hint: raise dram.size or lower client.chunk_tokens"
+            )
+        layout = namespace.layout.digest()
+        with self._lock:
+            if self._layouts.setdefault(namespace.digest, layout) != layout:
+                raise ConfigError(
+                    f"namespace {namespace.label} was opened before with another layout; "
+                    "hint: engines that share a namespace must agree on chunk and block size"
+                )
+        self.pump.handle([Joined(now_ns(), client, namespace)])
+
+    def knows(self, space: bytes) -> bool:
+        """Whether somebody joined a namespace."""
+        return space in self._layouts
+
+    # --- what it holds ---
+
+    def status(self) -> dict[str, Any]:
+        """The brain's snapshot, and what the shell knows beside it."""
+        snapshot = self.pump.query(Brain.snapshot)
+        return snapshot | {
+            "version": kvwise.__version__,
+            "pid": os.getpid(),
+            "uptime_s": (now_ns() - self._started_ns) / NS_PER_S,
+            "arena": {
+                "backing": self.arena.backing.value,
+                "page_bytes": self.arena.shape.page_bytes,
+                "pages": self.arena.shape.page_count,
+                "resident_bytes": self.arena.resident_bytes,
+            },
+            "event_log": self._log is not None and self._log.is_open,
+        }
+
+    def _recover(self, number: int, tier: Tier) -> None:
+        """Tell the brain what a tier found, then that this was all."""
+        count = 0
+        groups: dict[tuple[bytes, int], _Recovery] = {}
+        for record, placed in tier.scan():
+            group = groups.setdefault((record.space, record.raw_bytes), _Recovery())
+            _collect(group, record, placed)
+            count += 1
+            if len(group.keys) >= RECORDS_AT_ONCE:
+                self._tell(number, groups.pop((record.space, record.raw_bytes)), record)
+        for (space, raw_bytes), group in groups.items():
+            self._tell(number, group, Record(b"", b"", space, b"", raw_bytes))
+        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", (), (), 0)])
+        if count:
+            _log.info("%s: found %d objects of an earlier life", tier.name, count)
+
+    def _tell(self, number: int, group: _Recovery, like: Record) -> None:
+        """Tell the brain of one group of records."""
+        self.pump.handle(
+            [
+                Recovered(
+                    now_ns(),
+                    number,
+                    like.space,
+                    b"".join(group.keys),
+                    b"".join(group.parents),
+                    tuple(placed.location for placed in group.placed),
+                    tuple(placed.stored_bytes for placed in group.placed),
+                    like.raw_bytes,
+                )
+            ]
+        )
+
+
+def _collect(group: _Recovery, record: Record, placed: Placed) -> None:
+    """Add a record to its group."""
+    group.keys.append(record.key)
+    group.parents.append(record.parent)
+    group.placed.append(placed)
+
+
+def _open_arena(config: Config) -> Arena:
+    """Memory for the pages.
+
+    Raises:
+        ConfigError: huge pages are demanded and not to be had.
+    """
+    count = config.dram.size // config.dram.page
+    shape = ArenaShape.of(count, config.dram.page, lease_slots=LEASE_SLOTS)
+    arena = Arena.create(shape, huge_pages=config.dram.hugepages != "off")
+    if config.dram.hugepages == "on" and arena.backing is not Backing.HUGETLB:
+        arena.close()
+        raise ConfigError(
+            f"dram.hugepages = 'on', but {format_size(shape.size_bytes)} of huge pages cannot be "
+            "had; hint: raise vm.nr_hugepages, or write auto"
+        )
+    return arena
+
+
+def _open_disk(config: Config) -> Tier:
+    """The disk tier."""
+    disk = config.disk
+    return DiskTier(
+        DiskConfig(
+            directories=tuple(Path(path) for path in disk.paths),
+            capacity_bytes=disk.size,
+            min_free_bytes=disk.min_free,
+            segment_bytes=disk.segment,
+            io=Io(disk.io),
+            readers=disk.threads,
+        ),
+        clock_ns=now_ns,
+    )
+
+
+def _open_log(config: Config, brain: BrainConfig) -> EventLog | None:
+    """The event log, where one is asked for."""
+    if not config.serve.event_log:
+        return None
+    try:
+        return EventLog(Path(config.serve.event_log), brain)
+    except OSError as error:
+        raise ConfigError(
+            f"serve.event_log = {config.serve.event_log!r} cannot be written: {error.strerror}"
+        ) from error
+
+
+def _brain_config(config: Config, arena: Arena) -> BrainConfig:
+    """What the brain is told."""
+    page_bytes = arena.shape.page_bytes
+    tiers = [TierSpec("dram", arena.shape.page_count * page_bytes, page_bytes, 0, 1e10, 0.0)]
+    if config.disk.paths:
+        overhead_bytes = frame.HEADER_BYTES
+        tiers.append(
+            TierSpec(
+                "disk",
+                config.disk.size,
+                BLOCK_BYTES,
+                overhead_bytes,
+                DISK_RATE_BYTES_PER_S,
+                DISK_LATENCY_S,
+            )
+        )
+    return BrainConfig(
+        page_bytes=page_bytes,
+        tiers=tuple(tiers),
+        policy=config.plan.policy,
+        margin=config.plan.margin,
+        load_timeout_ns=int(config.plan.timeout_s * NS_PER_S),
+        lease_ttl_ns=LEASE_TTL_NS,
+        tokens_min=config.write.min_tokens,
+        queue_bytes=config.write.queue,
+        write_bytes_per_day=config.write.per_day,
+        eviction=config.evict.policy,
+    )

@@ -1,0 +1,225 @@
+"""A session: the verbs of one client, from messages to events and from answers to replies.
+
+It checks what a client says before the brain hears it, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from kvwise.core.brain import Brain
+from kvwise.core.keys import DIGEST_BYTES, KEY_BYTES
+from kvwise.core.words import (
+    Asked,
+    Cleared,
+    Decision,
+    Event,
+    Filled,
+    Granted,
+    Namespace,
+    Observed,
+    Offered,
+    Planned,
+    Released,
+    Wanted,
+)
+from kvwise.errors import BugError
+from kvwise.live.clock import now_ns
+from kvwise.live.messages import Ask, Grant, Offer, Plan, Release, Step, Timing
+from kvwise.live.node import Node
+from kvwise.live.pump import Answer
+from kvwise.units import NS_PER_S
+
+REQUEST_CHARS_MAX = 1024
+_LEASE_BITS = 32
+
+
+class Session:
+    """What one client may say to a node."""
+
+    def __init__(self, node: Node, engine: str) -> None:
+        """Attach; sessions with the same `engine` are one client."""
+        self._node = node
+        self._pump = node.pump
+        self._engine = engine
+        self._client = node.attach(engine)
+        self._open = True
+
+    def close(self) -> None:
+        """Detach; leases end when the last session of the client does. Idempotent."""
+        if self._open:
+            self._open = False
+            self._node.detach(self._engine)
+
+    # --- verbs ---
+
+    def join(self, namespace: Namespace) -> None:
+        """Open a namespace; idempotent.
+
+        Raises:
+            ConfigError: its objects do not fit the arena, or its name stands for another shape.
+        """
+        self._node.join(self._client, namespace)
+
+    def ask(self, ask: Ask) -> Plan:
+        """Plan a request."""
+        self._check(ask.space, ask.keys, ask.request)
+        if not 0 <= ask.local_tokens <= ask.total_tokens:
+            raise BugError(f"{ask.local_tokens} of {ask.total_tokens} tokens are on the device")
+        event = Asked(
+            now_ns(),
+            self._client,
+            ask.request,
+            ask.space,
+            ask.keys,
+            ask.local_tokens,
+            ask.total_tokens,
+            ask.hints,
+        )
+        (answer,) = self._pump.handle([event])
+        if not isinstance(answer, Planned):
+            raise BugError(f"asked for a plan, got {answer}")
+        return Plan(
+            lease=self._wire(answer.lease),
+            first_chunk=answer.first_chunk,
+            chunks=answer.chunks,
+            load_tokens=answer.load_tokens,
+            ready=answer.ready,
+            wait_s=answer.deadline_ns / NS_PER_S,
+            decision=answer.decision,
+        )
+
+    def want(self, lease: int, chunks: int) -> Grant:
+        """Start a planned load. No chunks are granted when the lease has ended."""
+        number = self._number(lease)
+        if not number:
+            return Grant(lease=lease, chunks=[], pages=b"")
+        (answer,) = self._pump.handle([Wanted(now_ns(), self._client, number, chunks)])
+        return self._grant(answer)
+
+    def step(self, step: Step) -> list[Grant]:
+        """Take in a step: what ended first, so that offers find the room."""
+        now = now_ns()
+        events: list[Event] = [
+            Filled(now, self._client, self._number(fill.lease), fill.good) for fill in step.fills
+        ]
+        events += [self._released(now, release) for release in step.releases]
+        events += [self._observed(now, timing) for timing in step.timings if self._is_sane(timing)]
+        self._pump.handle(events)
+        for offer in step.offers:
+            self._check(offer.space, offer.keys, offer.request)
+            if len(offer.parent) != KEY_BYTES:
+                raise BugError(f"a parent's key has {len(offer.parent)} bytes")
+        offers = [self._offered(now, offer) for offer in step.offers]
+        return [self._grant(answer) for answer in self._pump.handle(offers)]
+
+    def explain(self, limit: int) -> list[Decision]:
+        """The last decisions, newest last."""
+
+        def last(brain: Brain) -> list[Decision]:
+            return brain.decisions(limit)
+
+        return self._pump.query(last)
+
+    def status(self) -> dict[str, Any]:
+        """Counters and levels."""
+        return self._node.status()
+
+    def clear(self, space: bytes) -> None:
+        """Drop what is not in use."""
+        if len(space) not in (0, DIGEST_BYTES):
+            raise BugError(f"a namespace digest has {len(space)} bytes")
+        self._pump.handle([Cleared(now_ns(), space)])
+
+    def waiting_writes(self) -> int:
+        """How many deferred writes are left."""
+        return self._pump.waiting_writes()
+
+    # --- words ---
+
+    def _check(self, space: bytes, keys: bytes, request: str) -> None:
+        """Refuse what the brain must never hear."""
+        if not self._node.knows(space):
+            raise BugError(f"namespace {space.hex()} was used before it was joined")
+        if len(keys) % KEY_BYTES:
+            raise BugError(f"keys of {KEY_BYTES} bytes do not add up to {len(keys)}")
+        if len(request) > REQUEST_CHARS_MAX:
+            raise BugError(f"a request's name has {len(request)} characters")
+
+    def _is_sane(self, timing: Timing) -> bool:
+        """Whether a measurement can be one; anything else would bend the fit for good."""
+        numbers = (timing.seconds, timing.pairs, float(timing.tokens))
+        return self._node.knows(timing.space) and all(math.isfinite(n) and n >= 0 for n in numbers)
+
+    def _offered(self, now: int, offer: Offer) -> Offered:
+        return Offered(
+            now,
+            self._client,
+            offer.request,
+            offer.space,
+            offer.parent,
+            offer.keys,
+            offer.total_tokens,
+            offer.hints,
+        )
+
+    def _released(self, now: int, release: Release) -> Released:
+        if not release.failed and release.copied_bytes:
+            self._node.latencies.load(release.waited_ns)
+        return Released(
+            now,
+            self._client,
+            self._number(release.lease),
+            max(0, release.copied_bytes),
+            max(0, release.copy_ns),
+            max(0, release.waited_ns),
+            release.failed,
+        )
+
+    def _observed(self, now: int, timing: Timing) -> Observed:
+        return Observed(
+            now, self._client, timing.space, timing.tokens, timing.pairs, timing.seconds
+        )
+
+    def _grant(self, answer: Answer) -> Grant:
+        if not isinstance(answer, Granted):
+            raise BugError(f"asked for pages, got {answer}")
+        return Grant(
+            lease=self._wire(answer.lease),
+            chunks=list(answer.chunks),
+            pages=pack_pages(answer.pages),
+        )
+
+    def _wire(self, number: int) -> int:
+        """A lease as clients know it; 0 stays 0."""
+        return self._node.epoch << _LEASE_BITS | number if number else 0
+
+    def _number(self, lease: int) -> int:
+        """The brain's number of a client's lease; 0, which no lease has, for another daemon's."""
+        epoch, number = split_lease(lease)
+        return number if epoch == self._node.epoch else 0
+
+
+def split_lease(lease: int) -> tuple[int, int]:
+    """(epoch, number) of a lease as clients know it."""
+    return lease >> _LEASE_BITS, lease & ((1 << _LEASE_BITS) - 1)
+
+
+def pack_pages(pages: Sequence[int]) -> bytes:
+    """Page numbers as little-endian u32."""
+    numbers = array("I", pages)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def unpack_pages(packed: bytes) -> tuple[int, ...]:
+    """Page numbers from little-endian u32."""
+    numbers = array("I", packed)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return tuple(numbers)

@@ -1,0 +1,166 @@
+"""Stats: what the store counted, as Prometheus metrics. It counts nothing that the brain counts.
+
+The brain's own counters are read at each scrape, so a metric can never disagree with `status`, and
+since they only grow no counter can go back.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kvwise.config import split_address
+from kvwise.errors import ConfigError
+from kvwise.units import NS_PER_S
+
+BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+_COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "asked_tokens": ("Prompt tokens of requests asked about, each request once.", ()),
+    "decisions": ("Requests by what was decided and why.", ("choice", "why")),
+    "hit_tokens": ("Tokens loaded instead of computed.", ("tier",)),
+    "seconds_saved": ("Seconds that loading saved against computing.", ("tier",)),
+    "seconds_lost": ("Seconds that loading cost over computing, and failed loads.", ("tier",)),
+    "read_bytes": ("Payload bytes read; from dram: copied to a device.", ("tier",)),
+    "written_bytes": ("Bytes written, padding and headers included.", ("tier",)),
+    "refused": ("Objects that were not stored, by why.", ("tier", "why")),
+    "failures": ("Objects that could not be read or written, by kind.", ("tier", "kind")),
+    "dropped": ("Objects that left a tier, by why.", ("tier", "why")),
+    "leases_expired": ("Load leases that nobody released in time.", ()),
+}
+"""Counters of the brain's snapshot: what they mean, and the labels that their keys hold."""
+
+_TIER_LEVELS = {
+    "used_bytes": "Bytes that the tier holds, writes under way included.",
+    "capacity_bytes": "Bytes that the tier may hold.",
+    "objects": "Objects that can be read from the tier.",
+    "queued_objects": "Objects that wait to be written to the tier.",
+    "queued_bytes": "Bytes that wait to be written to the tier.",
+}
+
+
+class Latencies:
+    """How long things took, as histograms in a registry of their own."""
+
+    def __init__(self, tier_names: tuple[str, ...]) -> None:
+        """Nothing measured yet."""
+        self.registry = CollectorRegistry()
+        self._loads = Histogram(
+            "kvwise_load_seconds",
+            "Time from the start of a load until its last byte was on the device.",
+            buckets=BUCKETS_S,
+            registry=self.registry,
+        )
+        reads = Histogram(
+            "kvwise_read_seconds",
+            "Time to read one object into the arena, its share of a batch.",
+            ("tier",),
+            buckets=BUCKETS_S,
+            registry=self.registry,
+        )
+        self._reads = [reads.labels(name) for name in tier_names]
+
+    def load(self, waited_ns: int) -> None:
+        """A client waited so long for a load."""
+        self._loads.observe(max(0, waited_ns) / NS_PER_S)
+
+    def read(self, tier: int, elapsed_ns: int) -> None:
+        """An object was read from a tier."""
+        self._reads[tier].observe(max(0, elapsed_ns) / NS_PER_S)
+
+
+class SnapshotCollector(Collector):
+    """Turns a snapshot into metrics at the moment of a scrape."""
+
+    def __init__(self, snapshot: Callable[[], Mapping[str, Any]]) -> None:
+        """`snapshot` gives what `Brain.snapshot` describes, and `arena` beside it."""
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric but the histograms."""
+        snapshot = self._snapshot()
+        yield from _counters(snapshot["counters"])
+        yield from _levels(snapshot["levels"])
+        yield from _costs(snapshot["costs"])
+        resident = snapshot["arena"]["resident_bytes"]
+        yield GaugeMetricFamily("kvwise_arena_resident_bytes", "Memory in use.", value=resident)
+
+
+def _counters(counters: Mapping[str, Any]) -> Iterator[Metric]:
+    """The counters, with the parts of their keys as labels."""
+    for name, (text, labels) in _COUNTERS.items():
+        family = CounterMetricFamily(f"kvwise_{name}", text, labels=labels)
+        values = counters[name] if labels else {"": counters[name]}
+        for key, value in values.items():
+            family.add_metric(key.split("|") if labels else (), value)
+        yield family
+
+
+def _levels(levels: Mapping[str, Any]) -> Iterator[Metric]:
+    """The levels as gauges."""
+    for name, text in (
+        ("blocks", "Objects known, on whatever tier."),
+        ("index_bytes", "Memory of the index."),
+        ("clients", "Engines attached."),
+        ("pages_free", "Arena pages that hold nothing."),
+    ):
+        yield GaugeMetricFamily(f"kvwise_{name}", text, value=levels[name])
+    for name, text in (("leases", "Leases under way."), ("jobs", "Jobs under way.")):
+        gauge = GaugeMetricFamily(f"kvwise_{name}", text, labels=("kind",))
+        for kind, value in levels[name].items():
+            gauge.add_metric((kind,), value)
+        yield gauge
+    for name, text in _TIER_LEVELS.items():
+        gauge = GaugeMetricFamily(f"kvwise_tier_{name}", text, labels=("tier",))
+        for tier, values in levels["tiers"].items():
+            gauge.add_metric((tier,), values[name])
+        yield gauge
+
+
+def _costs(costs: Mapping[str, Any]) -> Iterator[Metric]:
+    """What the brain believes about speed."""
+    rate = GaugeMetricFamily("kvwise_read_rate_bytes", "Read rate, bytes/s.", labels=("tier",))
+    for tier, value in costs["read_bytes_per_s"].items():
+        rate.add_metric((tier,), value)
+    yield rate
+    token = GaugeMetricFamily(
+        "kvwise_token_seconds", "Time to compute one token.", labels=("namespace",)
+    )
+    for label, values in costs["namespaces"].items():
+        token.add_metric((label,), values["token_s"])
+    yield token
+
+
+class MetricsServer:
+    """Answers scrapes over HTTP. Read only; who can reach the address can read it."""
+
+    def __init__(
+        self, address: str, latencies: Latencies, snapshot: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Listen on `host:port`.
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        host, port = split_address(address)
+        latencies.registry.register(SnapshotCollector(snapshot))
+        try:
+            self._server, self._thread = start_http_server(port, host, latencies.registry)
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            raise ConfigError(
+                f"serve.metrics = {address!r} cannot be used: {error.strerror}; hint: "
+                + ("choose another port, or leave it empty" if taken else "write host:port")
+            ) from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
