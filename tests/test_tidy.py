@@ -197,15 +197,20 @@ def is_script(tree: ast.Module) -> bool:
     return any(isinstance(n, ast.If) and "__main__" in ast.unparse(n.test) for n in tree.body)
 
 
-def unused_modules(source: Path, tests: Path) -> set[str]:
+def all_imported(folder: Path) -> set[str]:
+    """Every module that some file of a folder imports."""
+    trees = [ast.parse(path.read_text()) for path in python_files(folder)]
+    return {name for tree in trees for _, name in imported(tree)}
+
+
+def unused_modules(source: Path, tests: Path, scripts: Path) -> set[str]:
     """Modules with code that nothing imports and nobody can start.
 
     The shipped test suites are for tests, so imports in tests count for them.
     """
     trees = {module_name(p, source): ast.parse(p.read_text()) for p in python_files(source)}
-    used = {name for tree in trees.values() for _, name in imported(tree)}
-    in_tests = {name for p in python_files(tests) for _, name in imported(ast.parse(p.read_text()))}
-    used |= {name for name in in_tests if name.startswith("kvwise.testing")}
+    used = all_imported(source) | all_imported(scripts)
+    used |= {name for name in all_imported(tests) if name.startswith("kvwise.testing")}
     started = ENTRY_POINTS | {name for name, tree in trees.items() if is_script(tree)}
     started |= {name for name in trees if re.fullmatch(r"kvwise\.cli\.\w+", name) and is_verb(name)}
     empty = {name for name, tree in trees.items() if len(tree.body) <= 1}
