@@ -66,16 +66,16 @@ class CopyPlan:
 class Copier(Protocol):
     """Moves the bytes of plans. Calls block until the bytes are where they should be.
 
-    The caller guarantees: `pin` came first; both sides of a plan stay valid until the call returns;
-    `fence` is called on the engine's own thread. `load` and `store` are called from copy threads,
-    several at a time.
+    The caller guarantees: `pin` came first, and again for another arena, never while a copy runs;
+    both sides of a plan stay valid until the call returns; `fence` is called on the engine's own
+    thread, `load` and `store` are called from copy threads, several at a time.
     The implementer guarantees: when a call returns, all bytes have arrived; device work that was
     submitted before the fence is over before the first byte moves; a copy that could not be made
     raises `EngineError`.
     """
 
     def pin(self, address: int, size_bytes: int) -> None:
-        """Prepare the arena for fast copies; called once, before the first plan."""
+        """Prepare the arena for fast copies; the arena prepared before, if any, is gone."""
         ...
 
     def fence(self) -> Fence:

@@ -1,0 +1,258 @@
+"""The worker half: carries out a step's orders on one rank, around the forward pass.
+
+It asks nobody anything. What it may touch is in the orders; what became of it is in the report.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kvwise.engines.copying import Copier, Planner
+from kvwise.engines.host_copy import HostCopier
+from kvwise.engines.mover import Gate, Load, LoadJob, Mover, StoreJob
+from kvwise.engines.vllm.orders import LoadOrder, LoadReport, StepOrders, StepReport, StoreReport
+from kvwise.engines.vllm.settings import Settings
+from kvwise.engines.vllm.shape import Shape, read_shape
+from kvwise.errors import EngineError
+from kvwise.live.clock import deadline_after, now_ns
+from kvwise.live.messages import Cache
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+BARRIER_S = 5.0
+"""How long a step waits for copies out of blocks that it may overwrite; late ones are discarded."""
+
+STUCK_S = 120.0
+"""A copy into blocks that the model reads and that does not end in this time is a broken device."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerSide:
+    """One rank. All methods are called on the engine's own thread."""
+
+    def __init__(self, settings: Settings, cache: Cache) -> None:
+        """Ready to be told about tensors; owns `cache` from now on."""
+        self._settings = settings
+        self._cache = cache
+        self._whole_first = settings.full_graphs
+        self._in_step = True  # on a CPU, copies beside the next step would only take its cores
+        self._shape: Shape | None = None
+        self._mover: Mover | None = None
+        self._copier: Copier | None = None
+        self._beside: dict[str, tuple[LoadOrder, Load | None]] = {}
+        self._layered: list[tuple[LoadOrder, Load | None]] = []
+        self._gate: Gate | None = None
+        self._awaited: set[int] = set()
+        self._invalid: set[int] = set()
+        self._report = StepReport(0)
+
+    @property
+    def shape(self) -> Shape:
+        """What the tensors look like.
+
+        Raises:
+            EngineError: no tensors were registered yet.
+        """
+        if self._shape is None:
+            raise EngineError("vLLM has not registered its KV cache yet")
+        return self._shape
+
+    def register(
+        self,
+        vllm_config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        kv_caches: Mapping[str, Tensor],
+    ) -> None:
+        """Learn where the KV cache lies.
+
+        Raises:
+            EngineError: its shape is not recognised.
+        """
+        wanted = self._settings.config.client.chunk_tokens
+        shape = read_shape(vllm_config, kv_cache_config, kv_caches, chunk_tokens=wanted)
+        planner = Planner(
+            shape.facts.layout,
+            shape.layers,
+            rank=shape.part,
+            page_bytes=self._cache.page_bytes,
+        )
+        self.unregister()
+        self._shape = shape
+        where = next(iter(kv_caches.values())).device
+        self._copier = _copier(where)
+        self._in_step = where.type == "cpu"
+        self._mover = Mover(self._cache, planner, self._copier)
+        _log.info("serving %s; %s", shape.facts.layout, shape.facts.interior)
+
+    def unregister(self) -> None:
+        """Let go of the tensors: end every copy first. Idempotent."""
+        if self._mover is not None and not self._mover.close(BARRIER_S):
+            _log.error("a copy did not end within %s s", BARRIER_S)
+        if self._copier is not None:
+            self._copier.close()
+        self._mover = self._copier = self._shape = None
+
+    def close(self) -> None:
+        """Give up everything. Idempotent."""
+        self.unregister()
+        self._cache.close()
+
+    # --- one step, in the order of the calls ---
+
+    def begin(self, orders: StepOrders) -> None:
+        """Before anything of the step is written: end what still reads blocks it may write."""
+        self._report = StepReport(orders.number)
+        begin = now_ns()
+        if orders.barrier and not self._moving.wait_stores(orders.barrier, BARRIER_S):
+            _log.error("stores took longer than %s s and are discarded", BARRIER_S)
+        for lease in orders.cancels:
+            for order, load in self._beside.values():
+                if order.lease == lease and load is not None:
+                    load.cancelled = True
+        self._blocked_since(begin)
+
+    def start_loads(self, orders: StepOrders) -> None:
+        """Start this step's loads; those that the step reads may have to be complete first."""
+        fence = self._copying.fence() if orders.loads else None
+        layered = [order for order in orders.loads if order.layered]
+        for order in orders.loads:
+            if not order.layered:
+                load = self._moving.load(_job(order), fence) if len(order.chunks.pages) else None
+                self._beside[order.request] = (order, load)
+        if layered:
+            good = [order for order in layered if len(order.chunks.pages)]
+            loads, self._gate = self._moving.load_layered([_job(o) for o in good], fence)
+            started = {order.lease: load for order, load in zip(good, loads, strict=True)}
+            self._layered = [(order, started.get(order.lease)) for order in layered]
+            self._awaited.clear()
+            if self._whole_first:
+                self._wait_gate(None)
+                self._awaited.update(range(len(self.shape.layers)))
+
+    def wait_layer(self, name: str) -> None:
+        """Inside attention: the KV of this layer must be there."""
+        if self._gate is not None:
+            number = self.shape.numbers.get(name)
+            if number is not None:
+                self._wait_gate(number)
+                self._awaited.add(number)
+
+    def finish(self, orders: StepOrders) -> None:
+        """After the forward pass: start the stores, and know how the step's own loads ended."""
+        begin = now_ns()
+        if orders.stores and self.shape.stores:
+            fence = self._copying.fence()
+            for order in orders.stores:
+                self._moving.store(StoreJob(order.lease, order.chunks), fence)
+            if self._in_step:
+                self._moving.wait_stores([order.lease for order in orders.stores], BARRIER_S)
+        self._blocked_since(begin)
+        if self._gate is not None:
+            self._wait_gate(None)
+            self._end_layered()
+
+    def take_results(self) -> tuple[set[str], set[str]]:
+        """(requests whose load beside the engine ended, those of them whose load failed)."""
+        finished, failed = set(), set()
+        for request, (order, load) in list(self._beside.items()):
+            if load is None or load.ended.is_set():
+                del self._beside[request]
+                finished.add(request)
+                if load is None or load.problem:
+                    failed.add(request)
+                if load is not None:
+                    self._report.loads[order.lease] = _load_report(load)
+        return finished, failed
+
+    def take_invalid(self) -> set[int]:
+        """Blocks that the step read although they were not loaded."""
+        invalid, self._invalid = self._invalid, set()
+        return invalid
+
+    def take_report(self, orders: StepOrders) -> StepReport | None:
+        """What became of orders; None when nobody needs to know anything of this step."""
+        report, self._report = self._report, StepReport(orders.number)
+        if self._mover is not None:
+            for stored in self._mover.take_stored():
+                report.stores[stored.lease] = StoreReport(1, stored.good, stored.copied_bytes)
+        return report if orders.timed or report.loads or report.stores else None
+
+    # --- inside ---
+
+    @property
+    def _moving(self) -> Mover:
+        """The mover; there is none before tensors are registered."""
+        if self._mover is None:
+            raise EngineError("vLLM has not registered its KV cache yet")
+        return self._mover
+
+    @property
+    def _copying(self) -> Copier:
+        """The copier; there is none before tensors are registered."""
+        if self._copier is None:
+            raise EngineError("vLLM has not registered its KV cache yet")
+        return self._copier
+
+    def _wait_gate(self, layer: int | None) -> None:
+        """Wait for one layer, or for the end, of the loads that this step reads.
+
+        Raises:
+            EngineError: a copy into blocks of the model hangs; nothing can be trusted any more.
+        """
+        gate, begin = self._gate, now_ns()
+        if gate is None:
+            return
+        if not (gate.wait_finished(STUCK_S) if layer is None else gate.wait(layer, STUCK_S)):
+            raise EngineError(f"a copy into the KV cache did not end within {STUCK_S} s")
+        self._blocked_since(begin)
+
+    def _end_layered(self) -> None:
+        """Judge the loads that this step has read.
+
+        A step whose graph skipped the hooks may have read too early, whatever the copies say.
+        """
+        skipped = len(self.shape.layers) - len(self._awaited)
+        if skipped:
+            _log.error("%d layers did not wait for their KV; loads will be whole first", skipped)
+            self._whole_first = True
+        for order, load in self._layered:
+            if load is None or load.problem or skipped:
+                self._invalid |= order.block_ids()
+            if load is not None:
+                report = _load_report(load)
+                if skipped:
+                    report.good, report.problem = 0, "layers did not wait"
+                self._report.loads[order.lease] = report
+        self._layered, self._gate = [], None
+        self._awaited.clear()
+
+    def _blocked_since(self, begin: int) -> None:
+        """Count time that the engine's thread spent here."""
+        self._report.blocked_ns += now_ns() - begin
+
+
+def _job(order: LoadOrder) -> LoadJob:
+    """The mover's job for an order, its deadline counted from now."""
+    return LoadJob(order.lease, order.chunks, deadline_after(order.wait_s))
+
+
+def _load_report(load: Load) -> LoadReport:
+    """How a load ended on this rank."""
+    return LoadReport(1, load.good, load.copied_bytes, load.copy_ns, load.waited_ns, load.problem)
+
+
+def _copier(where: device) -> Copier:
+    """The copier for the device that holds the KV cache."""
+    if where.type == "cpu":
+        return HostCopier()
+    if where.type == "cuda":
+        from kvwise.engines.cuda import CudaCopier
+
+        return CudaCopier(where.index)
+    raise EngineError(f"KV on {where.type} devices is not supported; cpu and cuda are")
