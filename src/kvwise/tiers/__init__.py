@@ -1,1 +1,1 @@
-"""Tiers: places that keep objects below the arena. They move and verify bytes; they never decide."""
+"""Tiers: places that keep objects below the arena. They move and verify; they never decide."""

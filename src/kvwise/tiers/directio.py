@@ -20,6 +20,9 @@ from kvwise.errors import BugError, ConfigError
 IOV_MAX = 1024
 """Pieces that Linux takes in one vectored call."""
 
+PROBE_NAMES = "probe-*.tmp"
+"""Files that a killed process may have left while it was trying a directory."""
+
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
@@ -52,9 +55,7 @@ def require_aligned(pieces: Sequence[memoryview]) -> None:
             raise BugError(f"direct I/O on {piece.nbytes} bytes at {address_of(piece):#x}")
 
 
-def write_all(
-    fd: int, pieces: Sequence[memoryview], offset: int
-) -> tuple[int, OSError | None]:
+def write_all(fd: int, pieces: Sequence[memoryview], offset: int) -> tuple[int, OSError | None]:
     """Write the pieces one after another: bytes that went out, and what stopped it if not all."""
     done, error = _move(os.pwritev, fd, pieces, offset)
     if error is None and done < total_bytes(pieces):
@@ -62,9 +63,7 @@ def write_all(
     return done, error
 
 
-def read_all(
-    fd: int, pieces: Sequence[memoryview], offset: int
-) -> tuple[int, OSError | None]:
+def read_all(fd: int, pieces: Sequence[memoryview], offset: int) -> tuple[int, OSError | None]:
     """Fill the pieces one after another: bytes that came, and the fault that stopped it if any.
 
     Fewer bytes without a fault: the file ends there.
@@ -126,7 +125,7 @@ def probe(directory: Path, io: Io) -> Io:
         ConfigError: the directory cannot be written, cannot give space back, or was configured
             for direct I/O and does not take it.
     """
-    path = directory / "probe.tmp"
+    path = directory / f"probe-{os.getpid()}.tmp"
     wanted = Io.BUFFERED if io is Io.BUFFERED else Io.DIRECT
     try:
         try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvwise.codecs import frame
-from kvwise.codecs.base import BLOCK_BYTES, Codec, scratch, total_bytes
+from kvwise.codecs.base import Codec, scratch, total_bytes
 from kvwise.codecs.plain import PLAIN
 from kvwise.errors import BugError, ConfigError, FailureKind, KvwiseError, TierError
 from kvwise.tiers import directio
@@ -61,7 +61,7 @@ class DiskConfig:
     directories: tuple[Path, ...]
     capacity_bytes: int
     min_free_bytes: int = GIB
-    segment_bytes: int = GIB
+    segment_bytes: int = 256 * MIB
     io: Io = Io.AUTO
     readers: int = 2
 
@@ -73,8 +73,8 @@ class DiskConfig:
             raise ConfigError("a directory of the disk tier is named twice")
         if self.capacity_bytes <= 0 or self.min_free_bytes < 0 or self.readers < 1:
             raise ConfigError("the disk tier needs a positive capacity and at least one reader")
-        if not RUN_BYTES <= self.segment_bytes <= SEGMENT_BYTES_MAX:
-            raise ConfigError(f"segment_bytes must be {RUN_BYTES} to {SEGMENT_BYTES_MAX}")
+        if not MIB <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ConfigError(f"segment_bytes must be {MIB} to {SEGMENT_BYTES_MAX}")
 
 
 class _Lane:
@@ -116,6 +116,7 @@ class DiskTier:
         self._codec = codec
         self._codecs = {PLAIN.id: PLAIN, codec.id: codec}
         self._capacity_bytes = config.capacity_bytes
+        self._closed = False
         directories: list[Directory] = []
         try:
             for number, path in enumerate(config.directories):
@@ -189,8 +190,11 @@ class DiskTier:
         """Give space back; see `Tier.free`.
 
         Raises:
-            TierError: the medium kept some of it; those bytes stay counted in `used_bytes`.
+            TierError: the tier is closed, or the medium kept some of it; what it kept stays
+                counted in `used_bytes`.
         """
+        if self._closed:
+            raise _closed()
         extents: dict[int, list[Extent]] = {}
         for one in placed:
             number, extent = self._extent(one.location, one.stored_bytes)
@@ -202,6 +206,8 @@ class DiskTier:
 
     def scan(self) -> Iterator[tuple[Record, Placed]]:
         """Every whole record an earlier process left; those beyond the cap are given back."""
+        if self._closed:
+            raise _closed()
         kept = 0
         for lane in self._lanes:
             for header, extent in lane.directory.walk(frozenset(self._codecs)):
@@ -217,6 +223,7 @@ class DiskTier:
 
     def close(self) -> None:
         """Finish what is under way, then give up files, locks and threads; idempotent."""
+        self._closed = True
         for lane in self._lanes:
             lane.close()
 
@@ -229,11 +236,13 @@ class DiskTier:
 
     def _parts(self, wants: Sequence[Want]) -> Iterator[tuple[int, Part]]:
         """What to read for each want, with its directory."""
+        spares = scratch(len(wants) * SPARE_BYTES)
         for index, want in enumerate(wants):
             if total_bytes(want.buffers) != want.raw_bytes:
                 raise BugError(f"buffers of {total_bytes(want.buffers)} for {want.raw_bytes}")
             number, extent = self._extent(want.location, want.stored_bytes)
-            part = Part(index, want, extent)
+            spare = spares[index * SPARE_BYTES : (index + 1) * SPARE_BYTES]
+            part = Part(index, want, extent, spare)
             if self._lanes[number].directory.io is Io.DIRECT:
                 directio.require_aligned(part.pieces)
             yield number, part

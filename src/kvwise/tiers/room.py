@@ -65,9 +65,7 @@ class Room:
                 self._now = start
                 self._turns[directory.number] = start + size_bytes / self._rate(directory)
                 return directory
-            return self._full(
-                f"no filesystem would keep {format_size(self._min_free_bytes)} free"
-            )
+            return self._full(f"no filesystem would keep {format_size(self._min_free_bytes)} free")
 
     def observe(self, directory: Directory, size_bytes: int, elapsed_ns: int) -> None:
         """Learn from a read how fast a directory is."""
@@ -90,9 +88,7 @@ class Room:
 
     def _above_watermark(self, directory: Directory) -> int:
         """Bytes that the directory's filesystem has beyond what it must keep free."""
-        promised = sum(
-            d.reserved_bytes for d in self._directories if d.device == directory.device
-        )
+        promised = sum(d.reserved_bytes for d in self._directories if d.device == directory.device)
         return max(0, directory.available_bytes() - promised - self._min_free_bytes)
 
     @staticmethod

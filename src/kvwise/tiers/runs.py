@@ -1,4 +1,4 @@
-"""Runs: frames that lie side by side and move in one call. They are built and judged here, not moved.
+"""Runs: frames that lie side by side and move in one call. Built and judged here, not moved.
 
 A frame in memory is a header block, the payload where it already is, and for the bytes after the
 last whole block a block of its own: neither stale memory nor a neighbour's page reaches the medium.
@@ -83,13 +83,15 @@ def _split(stored: Buffers) -> tuple[list[memoryview], memoryview | None]:
 class Part:
     """One frame to read: where its bytes go, and whether they are what was wanted.
 
+    `spare` holds `SPARE_BYTES` for the header and the end.
+
     Attributes:
         index: which want of the call it is.
         extent: where the frame is.
         pieces: memory to read into, header first.
     """
 
-    def __init__(self, index: int, want: Want, extent: Extent) -> None:
+    def __init__(self, index: int, want: Want, extent: Extent, spare: memoryview) -> None:
         self.index = index
         self.extent = extent
         self._want = want
@@ -97,7 +99,6 @@ class Part:
         self._stored: Buffers = (
             want.buffers if plain else [scratch(want.stored_bytes - HEADER_BYTES)]
         )
-        spare = scratch(SPARE_BYTES)
         self._header = spare[:HEADER_BYTES]
         self._last = spare[HEADER_BYTES:]
         body, self._tail = _split(self._stored)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.frame import Header
-from kvwise.errors import ConfigError, FailureKind, TierError
+from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
 from kvwise.tiers.directio import Io
 from kvwise.tiers.walk import walk
@@ -97,6 +97,8 @@ class Directory:
         self._tail: _Tail | None = None
         self._lock_fd = _lock_directory(path)
         try:
+            for leftover in path.glob(directio.PROBE_NAMES):
+                leftover.unlink(missing_ok=True)
             self.io = directio.probe(path, io)
             self.device = path.stat().st_dev
             self._live = dict(_segments(path))
@@ -104,6 +106,7 @@ class Directory:
             os.close(self._lock_fd)
             raise
         self._used = sum(self._live.values())
+        self._unwalked = sorted(self._live)
         self._next = max(self._live, default=0) + 1
 
     @property
@@ -209,11 +212,10 @@ class Directory:
         """Every whole frame that earlier processes left and one of `codecs` can read.
 
         What is no such frame is given back, except a segment of a newer format: that one stays,
-        counted in `used_bytes`.
+        counted in `used_bytes`. A second walk finds nothing.
         """
-        for segment in sorted(self._live):
-            if self._tail and segment == self._tail.segment:
-                continue
+        while self._unwalked:
+            segment = self._unwalked.pop(0)
             try:
                 yield from self._walk(segment, codecs)
             except OSError as error:
@@ -285,6 +287,8 @@ class Directory:
             finally:
                 os.close(fd)
         with self._lock:
+            if self._live.get(extent.segment, 0) < extent.size_bytes:
+                raise BugError(f"{extent} was freed before, or never written")
             self._used -= extent.size_bytes
             self._live[extent.segment] -= extent.size_bytes
             appending = self._tail is not None and self._tail.segment == extent.segment
@@ -361,7 +365,8 @@ def _merged(extents: Iterable[Extent]) -> Iterator[Extent]:
     waiting: Extent | None = None
     for extent in sorted(extents):
         if waiting and (extent.segment, extent.offset) == (waiting.segment, waiting.end):
-            waiting = Extent(waiting.segment, waiting.offset, waiting.size_bytes + extent.size_bytes)
+            joined = waiting.size_bytes + extent.size_bytes
+            waiting = Extent(waiting.segment, waiting.offset, joined)
             continue
         if waiting:
             yield waiting
