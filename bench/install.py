@@ -1,4 +1,4 @@
-"""How big and how slow `pip install kvwise` is: bytes to download, and seconds in a new environment.
+"""How big and slow `pip install kvwise` is: bytes to download, seconds in a new environment.
 
 It builds the wheel of this checkout, downloads what a user would download, installs from the
 network's index into an empty environment without pip's cache, and prints one JSON object.
