@@ -25,6 +25,10 @@ test: environment engine static  ## everything that must hold before a change la
 check: environment static  ## static checks and the quick tests, without an engine
 	@$(BIN)/pytest -m 'not engine and not slow'
 
+bench: environment  ## measure the install and the parts, beside yardsticks of the same minute
+	@$(BIN)/python bench/install.py
+	@$(BIN)/python bench/micro.py
+
 docs: environment  ## build the documentation into site/
 	$(call step,mkdocs,$(BIN)/mkdocs build --strict --quiet)
 
