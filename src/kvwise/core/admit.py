@@ -43,8 +43,8 @@ def admit_prompt(total_tokens: int, tokens_min: int, *, no_store: bool) -> Verdi
 class Budget:
     """Bytes that may be written per day, as a token bucket that holds at most one hour's worth.
 
-    A drive's endurance is bytes per day over its life; a burst of an hour lets a busy morning through
-    without letting a busy week through.
+    A drive's endurance is bytes per day over its life; a burst of an hour lets a busy morning
+    through without letting a busy week through.
     """
 
     def __init__(self, bytes_per_day: int) -> None:

@@ -1,12 +1,12 @@
-"""Blocks: the state of every block on every tier, and the only code that changes it. It decides nothing.
+"""Blocks: the state of every block on every tier, and all code that changes it. Decides nothing.
 
 Rules that hold after every event:
 
 1. A copy moves between states only as `MOVES` says.
 2. A block is READY on a tier only when its bytes are there.
 3. A pinned block keeps its bytes; to drop it is to doom it, and it goes when the last pin does.
-4. A tier gives up a block only after all of the block's children on that tier, and the last copy of a
-   block only after every child: no suffix without its prefix.
+4. A tier gives up a block only after all of the block's children on that tier, and the last copy of
+   a block only after every child: no suffix without its prefix.
 5. What a tier holds never exceeds its capacity, writes under way included.
 """
 
@@ -235,7 +235,7 @@ class Blocks:
             self._clear(tier, row, why)
 
     def lose(self, tier: int, row: int, why: Why) -> None:
-        """A tier no longer has these bytes (missing or corrupt): a block left without any is dropped."""
+        """A tier lost these bytes (missing or corrupt): a block left without any is dropped."""
         if self.shelves[tier].state[row] == State.READY:
             self._clear(tier, row, why)
         if all(shelf.state[row] == State.ABSENT for shelf in self.shelves):
@@ -341,6 +341,9 @@ class Blocks:
         """
         self.index.check()
         held = 0
+        assert self.index.rows == sum(
+            any(shelf.state[row] for shelf in self.shelves) for row in range(self.index.capacity)
+        )
         for tier, shelf in enumerate(self.shelves):
             used = ready = 0
             kids: Counter[int] = Counter()

@@ -1,7 +1,8 @@
 """Brain: events in, commands out. The one policy that the live store and the simulator both run.
 
-`handle` is the only way state changes; everything else asks. It never waits, never reads a clock and
-never draws a random number, so feeding a recorded event log to a fresh brain gives the same commands.
+`handle` is the only way state changes; everything else asks. It never waits, never reads a clock
+and never draws a random number, so feeding a recorded event log to a fresh brain gives the same
+commands.
 """
 
 from __future__ import annotations

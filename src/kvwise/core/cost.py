@@ -1,32 +1,48 @@
-"""Cost: how long recomputing and loading take, learned online from what was measured. Pure arithmetic.
+"""Cost: how long recomputing and loading take, learned from what was measured. Pure arithmetic.
 
-Recomputing n new tokens after c cached ones takes t(n, c) = a + b*n + g*n*(c + n/2) seconds: a fixed
-part, the dense layers, and attention over the context. Loading takes t0 + bytes/rate on each link.
-Both are linear in their unknowns, so both are fitted by recursive least squares with forgetting.
+Recomputing n new tokens after c cached ones takes t(n, c) = a + b*n + g*n*(c + n/2) seconds: a
+fixed part, the dense layers, and attention over the context. Loading takes t0 + bytes/rate on each
+link. Both are linear in their unknowns, so both are fitted by recursive least squares that forgets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_DRIFT = 4
+_NOISE = 0.05
+_NOISE_S_MIN = 2e-5
+_WANDER = 0.02
+_WANDER_MIN = 1e-4
+
 
 class Fit:
-    """Recursive least squares with exponential forgetting and clipped outliers.
+    """Recursive least squares that forgets: a Kalman filter over weights that wander.
 
-    Haykin, Adaptive Filter Theory, ch. 10. Features are scaled by the caller to about 1.
-    A residual beyond `clip` times the running mean residual is pulled in, so that one host stall
-    does not bend the fit; the first samples are taken as they are.
+    Haykin, Adaptive Filter Theory, ch. 10 and 14. Three things keep it sane where plain exponential
+    forgetting is not. Errors count relative to the value, so that short steps matter as much as
+    long ones. What the samples do not excite (an engine that only ever sees one length) keeps the
+    width of the first guess instead of growing without bound. No weight goes below zero, since none
+    can.
+
+    A residual beyond four times the usual one is pulled in, so that one host stall does not bend
+    the fit; but what stays off for `_DRIFT` samples in a row is no outlier but a machine that
+    changed, and the fit opens up again.
     """
 
-    def __init__(self, first: tuple[float, ...], *, forget: float = 0.98, clip: float = 4.0) -> None:
-        """Start from the guess `first`, one weight for each feature."""
-        size = len(first)
+    def __init__(self, first: tuple[float, ...], width: tuple[float, ...]) -> None:
+        """Start from the guess `first` with standard deviations `width`, one for each feature."""
         self.weights = list(first)
         self.samples = 0
-        self.residual = 0.0
-        self._forget = forget
-        self._clip = clip
-        self._spread = [[1e3 if i == j else 0.0 for j in range(size)] for i in range(size)]
+        self._first = [w * w for w in width]
+        self._spread: list[list[float]] = []
+        self._open()
+        self._usual = 0.0
+        self._clipped = 0
+
+    def _open(self) -> None:
+        size = range(len(self._first))
+        self._spread = [[self._first[i] if i == j else 0.0 for j in size] for i in size]
 
     def predict(self, features: tuple[float, ...]) -> float:
         """The value expected for these features."""
@@ -34,20 +50,51 @@ class Fit:
 
     def learn(self, features: tuple[float, ...], value: float) -> None:
         """One measurement."""
-        error = value - self.predict(features)
-        if self.samples >= 8:
-            limit = self._clip * max(self.residual, 0.02 * abs(value))
-            error = max(-limit, min(limit, error))
-        self.residual += (abs(error) - self.residual) / min(self.samples + 1, 32)
+        expected = self.predict(features)
+        error = self._clip(value - expected, expected)
+        noise = max(_NOISE * max(abs(expected), abs(value)), _NOISE_S_MIN)
+        self._forget()
         spread, size = self._spread, range(len(features))
         column = [sum(spread[i][j] * features[j] for j in size) for i in size]
-        scale = self._forget + sum(features[i] * column[i] for i in size)
-        gain = [c / scale for c in column]
+        scale = noise * noise + sum(features[i] * column[i] for i in size)
         for i in size:
-            self.weights[i] += gain[i] * error
-            for j in size:
-                spread[i][j] = min((spread[i][j] - gain[i] * column[j]) / self._forget, 1e6)
+            self.weights[i] += column[i] / scale * error
+        self._spread = [[spread[i][j] - column[i] * column[j] / scale for j in size] for i in size]
+        self._project()
         self.samples += 1
+
+    def _project(self) -> None:
+        """Bring negative weights to zero, and let the others take over what they stood for."""
+        for i, weight in enumerate(self.weights):
+            if weight < 0 < self._spread[i][i]:
+                share = weight / self._spread[i][i]
+                for j, row in enumerate(self._spread):
+                    self.weights[j] -= row[i] * share
+        self.weights = [max(0.0, weight) for weight in self.weights]
+
+    def _clip(self, error: float, expected: float) -> float:
+        relative = abs(error) / max(abs(expected), _NOISE_S_MIN)
+        limit = 4 * max(self._usual, _NOISE)
+        outside = self.samples >= 8 and relative > limit
+        self._clipped = self._clipped + 1 if outside else 0
+        if outside and self._clipped < _DRIFT:
+            return error * limit / relative
+        if outside:
+            self._open()
+        self._usual += (min(relative, 1.0) - self._usual) / min(self.samples + 1, 32)
+        return error
+
+    def _forget(self) -> None:
+        """Let every weight wander by 2 % a sample, up to the width of the first guess."""
+        size = range(len(self._first))
+        for i in size:
+            step = _WANDER * self.weights[i]
+            self._spread[i][i] += step * step + _WANDER_MIN**2 * self._first[i]
+            if self._spread[i][i] > self._first[i] > 0:
+                shrink = (self._first[i] / self._spread[i][i]) ** 0.5
+                for j in size:
+                    self._spread[i][j] *= shrink
+                    self._spread[j][i] *= shrink
 
 
 _TOKENS = 1e3
@@ -59,7 +106,8 @@ class Recompute:
 
     def __init__(self, token_s: float) -> None:
         """Start from a guess of `token_s` seconds for each token."""
-        self._fit = Fit((0.0, token_s * _TOKENS, 0.0))
+        token = token_s * _TOKENS
+        self._fit = Fit((0.0, token, 0.0), (0.01, 10 * token, 0.5 * token))
 
     @property
     def samples(self) -> int:
@@ -79,13 +127,12 @@ class Recompute:
     def seconds(self, new: int, cached: int) -> float:
         """Time to compute `new` tokens after `cached` ones, without the fixed part of a step.
 
-        The fixed part is paid once whatever is loaded, so it never weighs in a choice. A fit that
-        has not seen long contexts can have a negative weight; no weight below zero is believed.
+        The fixed part is paid once whatever is loaded, so it never weighs in a choice.
         """
         if new <= 0:
             return 0.0
         _, per_token, per_pair = self.weights
-        return max(per_token, 1e-9) * new + max(per_pair, 0.0) * new * (cached + new / 2)
+        return max(per_token, 1e-9) * new + per_pair * new * (cached + new / 2)
 
 
 _MIB = 1024.0 * 1024.0
@@ -96,7 +143,7 @@ class Pipe:
 
     def __init__(self, rate_bytes_per_s: float, latency_s: float) -> None:
         """Start from guesses."""
-        self._fit = Fit((latency_s, _MIB / rate_bytes_per_s))
+        self._fit = Fit((latency_s, _MIB / rate_bytes_per_s), (2e-3, 10 * _MIB / rate_bytes_per_s))
 
     @property
     def samples(self) -> int:
@@ -108,12 +155,12 @@ class Pipe:
         self._fit.learn((1.0, size_bytes / _MIB), seconds)
 
     def seconds(self, size_bytes: float, queued_bytes: float = 0.0) -> float:
-        """Time until `size_bytes` are across when `queued_bytes` are already waiting for the link."""
+        """Time until `size_bytes` are across, after the `queued_bytes` that wait already."""
         if size_bytes <= 0:
             return 0.0
         latency, per_mib = self._fit.weights
         moved = (size_bytes + queued_bytes) / _MIB
-        return max(latency, 0.0) + max(per_mib, 1e-7) * moved
+        return latency + max(per_mib, 1e-7) * moved
 
     @property
     def rate_bytes_per_s(self) -> float:

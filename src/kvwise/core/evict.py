@@ -41,9 +41,10 @@ class Eviction(Protocol):
 class Lru:
     """Least recently used first, by the index's last-use stamps.
 
-    A heap holds candidates only, about one per cached conversation, as (stamp << 32 | row) integers.
-    A stamp that moved after the row was queued is noticed when the row comes up: it is queued again,
-    so that touching a long prefix costs one column write per block and no list surgery.
+    A heap holds candidates only, about one per cached conversation, as (stamp << 32 | row)
+    integers. A stamp that moved after the row was queued is noticed when the row comes up: it is
+    queued again, so that touching a long prefix costs one column write per block and no list
+    surgery.
     """
 
     def __init__(self, index: Index) -> None:

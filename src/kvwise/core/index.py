@@ -1,8 +1,8 @@
 """Index: which blocks exist, by key and by place in the prefix tree. It knows no tier and no bytes.
 
-Every block is a row in columns of machine integers, never a Python object: a million rows cost tens of
-bytes each and give the garbage collector nothing to visit. The hash table is split into shards that
-grow one at a time, so that no insertion ever pays for rehashing everything.
+Every block is a row in columns of machine integers, never a Python object: a million rows cost tens
+of bytes each and give the garbage collector nothing to visit. The hash table is split into shards
+that grow one at a time, so that no insertion ever pays for rehashing everything.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Index:
         return found
 
     def match(self, keys: bytes, first: int, last: int) -> list[int]:
-        """Rows of keys number `first` up to (not including) `last`, cut at the first that is absent.
+        """Rows of keys `first` up to (not including) `last`, cut at the first that is absent.
 
         A chain is present from its root on, so a binary search finds its length; rows are then read
         one by one only from `first` on.

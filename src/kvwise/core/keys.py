@@ -1,9 +1,9 @@
 """Keys: what bytes in the cache are the KV of. Pure hashing; it never looks anything up.
 
 A key is 128 bits. It names the tokens of a whole prefix and everything else that changes the KV of
-that prefix (weights, adapter, dtype, layout, ranks, salt, media), each in a field with its own tag so
-that no field can imitate another. Two producers that agree on the fields agree on the key, in any
-process, on any machine.
+that prefix (weights, adapter, dtype, layout, ranks, salt, media), each in a field with its own tag
+so that no field can imitate another. Two producers that agree on the fields agree on the key, in
+any process, on any machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _field(tag: bytes, value: bytes) -> bytes:
 
 
 def namespace_digest(fields: Mapping[str, str]) -> bytes:
-    """16-byte digest of everything all blocks of a namespace share (model, dtype, layout, ranks...).
+    """16-byte digest of all that blocks of a namespace share (model, dtype, layout, ranks...).
 
     The order of `fields` does not matter; names and values are hashed as UTF-8 with their lengths.
     """

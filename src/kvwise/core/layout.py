@@ -107,9 +107,13 @@ class Layout:
     def digest(self) -> bytes:
         """16 bytes that differ when the shape differs; part of every frame header."""
         hasher = hashlib.blake2b(digest_size=16, person=b"kvwise-layout-1")
-        hasher.update(struct.pack("<4I", self.block_tokens, self.chunk_tokens, self.ranks, len(self.groups)))
+        hasher.update(
+            struct.pack("<4I", self.block_tokens, self.chunk_tokens, self.ranks, len(self.groups))
+        )
         for group in self.groups:
-            hasher.update(f"{group.kind.value}:{group.window_tokens}:{len(group.pages_bytes)}".encode())
+            hasher.update(
+                f"{group.kind.value}:{group.window_tokens}:{len(group.pages_bytes)}".encode()
+            )
             hasher.update(struct.pack(f"<{len(group.pages_bytes)}Q", *group.pages_bytes))
         return hasher.digest()
 

@@ -56,7 +56,7 @@ class LoadLease:
 
 @dataclass(slots=True)
 class LoadJob:
-    """A `Load` command under way. Its rows are pinned by it, apart from any lease; NONE once ended."""
+    """A `Load` command under way. It pins its rows, apart from any lease; NONE once ended."""
 
     number: int
     tier: int

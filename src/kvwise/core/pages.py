@@ -1,8 +1,9 @@
-"""Pages: which fixed-size pages of the arena are free, and which form an object. It owns no memory."""
+"""Pages: which pages of the arena are free, and which form an object. It owns no memory."""
 
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 
 _END = 0xFFFFFFFF
 _FREE = 0xFFFFFFFE
@@ -12,7 +13,8 @@ class Pages:
     """A free list of `count` pages, and for every page in use the page that follows it.
 
     Fixed pages cannot fragment: an object takes any free pages. Pages freed together are handed out
-    together again, so that objects of one size keep to neighbouring pages and I/O vectors stay short.
+    together again, so that objects of one size keep to neighbouring pages and I/O vectors stay
+    short.
     """
 
     def __init__(self, count: int) -> None:
@@ -33,14 +35,14 @@ class Pages:
         return len(self._free)
 
     def allocate(self, count: int) -> tuple[int, ...] | None:
-        """Take `count` pages, linked in order, or None when fewer are free (nothing changes then)."""
+        """Take `count` pages, linked in order; None, and no change, when fewer are free."""
         if count <= 0 or count > len(self._free):
             return None
         taken = self._free[-count:]
         del self._free[-count:]
         taken.reverse()
         links = self._next
-        for page, after in zip(taken, taken[1:], strict=False):
+        for page, after in pairwise(taken):
             links[page] = after
         links[taken[-1]] = _END
         return tuple(taken)

@@ -1,9 +1,9 @@
-"""Plan: load, load a part, or recompute, whichever is faster now. A pure choice; it changes nothing.
+"""Plan: load, load a part, or recompute, whichever is faster now. It changes nothing.
 
-Let T(k) be the time to first token when the first k chunks are loaded and the rest is computed. Over
-chunks that come from one tier, T is concave in k: loading grows linearly, while what is left to compute
-shrinks ever faster because attention makes late tokens dearer. So the best k is where the source
-changes, or nothing, or everything, and only those few are priced.
+Let T(k) be the time to first token when the first k chunks are loaded and the rest is computed.
+Over chunks that come from one tier, T is concave in k: loading grows linearly, while what is left
+to compute shrinks ever faster because attention makes late tokens dearer. So the best k is where
+the source changes, or nothing, or everything, and only those few are priced.
 """
 
 from __future__ import annotations

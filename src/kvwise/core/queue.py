@@ -1,4 +1,4 @@
-"""Queue: writes that wait for an idle moment. Bounded in bytes; over the bound it drops, and says so.
+"""Queue: writes that wait for an idle moment. Over its bound in bytes it drops, and says so.
 
 A dropped write is only a lost chance. Reads go before writes: the brain takes from this queue only
 while no load is under way.

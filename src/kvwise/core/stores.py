@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kvwise.core.admit import Admit, Budget, Reject, admit_prompt
 from kvwise.core.blocks import State
 from kvwise.core.index import NONE
-from kvwise.core.keys import KEY_BYTES, ROOT, split_keys
+from kvwise.core.keys import ROOT, split_keys
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.words import (
     DRAM,
@@ -34,8 +34,11 @@ JOB_BYTES_MAX = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class StoreLease:
-    """Pages that a client is filling. It never expires while the client lives: a client that was
-    frozen and wakes up must not write into pages that meanwhile belong to somebody else."""
+    """Pages that a client is filling.
+
+    It never expires while the client lives: a client that was frozen and wakes up must not write
+    into pages that meanwhile belong to somebody else.
+    """
 
     number: int
     client: int
@@ -72,7 +75,7 @@ class Stores:
     def offered(self, event: Offered) -> None:
         """Answer with pages for the chunks that are worth keeping and fit."""
         world = self._world
-        space, layout = world.joined(event.space)
+        space, _ = world.joined(event.space)
         reasons: Counter[Why] = Counter()
         keys = split_keys(event.keys)
         verdict = admit_prompt(
@@ -104,9 +107,7 @@ class Stores:
         lease = self._lease(event.client, space, rows) if rows else 0
         for why, count in reasons.items():
             world.tally.refused[f"dram|{why.value}"] += count
-        world.out.append(
-            Granted(event.client, lease, tuple(granted), tuple(pages), dict(reasons))
-        )
+        world.out.append(Granted(event.client, lease, tuple(granted), tuple(pages), dict(reasons)))
 
     def _refuse(self, key: bytes, parent: int, named: bytes) -> Why | None:
         """Why a chunk may not enter, or None. `named` is the parent's key where one was given."""

@@ -25,7 +25,7 @@ class Choice(Enum):
 
 
 class Why(Enum):
-    """Reasons that decisions, refusals and drops carry. Metrics count them, `explain` prints them."""
+    """Reasons of decisions, refusals and drops. Metrics count them, `explain` prints them."""
 
     FASTER = "faster"
     FORCED = "forced"
@@ -103,7 +103,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client attached to a namespace. A client's identity groups all connections of one engine."""
+    """A client attached to a namespace. All connections of one engine are one client."""
 
     now_ns: int
     client: int

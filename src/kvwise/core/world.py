@@ -1,8 +1,8 @@
-"""World: what the parts of the brain share: configuration, blocks, costs, counters, pending commands."""
+"""World: what the parts of the brain share. It holds configuration and state, and decides nothing."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from kvwise.core.blocks import Blocks
@@ -64,8 +64,8 @@ class Tally:
     asked_tokens: int = 0
     decisions: Counter[str] = field(default_factory=Counter)
     hit_tokens: Counter[str] = field(default_factory=Counter)
-    seconds_saved: Counter[str] = field(default_factory=Counter)
-    seconds_lost: Counter[str] = field(default_factory=Counter)
+    seconds_saved: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    seconds_lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     read_bytes: Counter[str] = field(default_factory=Counter)
     written_bytes: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

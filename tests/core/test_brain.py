@@ -1,0 +1,592 @@
+"""Brain: named scenarios, then random worlds with faults, checked after every event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from tests.core.worlds import CHUNK, LAYOUT, SPACE, SmallWorld, config
+
+from kvwise.core import loads as loads_module
+from kvwise.core.blocks import Blocks, State
+from kvwise.core.brain import Brain
+from kvwise.core.index import NONE
+from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.words import (
+    DRAM,
+    Asked,
+    Choice,
+    Cleared,
+    Command,
+    Done,
+    Drop,
+    Ended,
+    Failed,
+    Filled,
+    Granted,
+    Hints,
+    Joined,
+    Left,
+    Load,
+    Namespace,
+    Observed,
+    Offered,
+    Planned,
+    Progress,
+    Recovered,
+    Released,
+    Space,
+    Store,
+    Tick,
+    Wanted,
+    Why,
+)
+from kvwise.errors import BugError, FailureKind
+
+TOKENS = list(range(1000, 1000 + 8 * CHUNK))
+KEYS = chain_keys(SPACE.digest, TOKENS, CHUNK)
+SECOND = 1_000_000_000
+
+T = TypeVar("T")
+
+
+def pick(commands: list[Command], kind: type[T]) -> T:
+    """The one command of a kind."""
+    (found,) = [c for c in commands if isinstance(c, kind)]
+    return found
+
+
+def brain(**more: object) -> Brain:
+    """A brain that client 1 has joined."""
+    made = Brain(config(**more))  # type: ignore[arg-type]
+    made.handle(Joined(0, 1, SPACE))
+    return made
+
+
+def store(
+    made: Brain, keys: bytes = KEYS, *, parent: bytes = ROOT, now_ns: int = 1
+) -> list[Command]:
+    """Offer and fill chunks; returns the commands of the fill."""
+    granted = pick(made.handle(Offered(now_ns, 1, "w", SPACE.digest, parent, keys, 128)), Granted)
+    return made.handle(Filled(now_ns, 1, granted.lease, len(granted.chunks)))
+
+
+def finish(made: Brain, commands: list[Command], *, first: int = 1) -> list[Command]:
+    """Let every job in `commands`, and those that follow, end well."""
+    out: list[Command] = []
+    queue = [c for c in commands if isinstance(c, Load | Store)]
+    location = first
+    while queue:
+        job = queue.pop(0)
+        for item in range(len(job.items)):
+            more = made.handle(Done(2, job.job, item, location, 12288, 1_000_000))
+            location += 1
+            out += more
+            queue += [c for c in more if isinstance(c, Load | Store)]
+    made.check()
+    return out
+
+
+def ask(made: Brain, *, name: str = "q", local: int = 0, now_ns: int = 3) -> Planned:
+    """Plan a prompt that has all of KEYS and one token more."""
+    total = len(TOKENS) + 1
+    return pick(made.handle(Asked(now_ns, 1, name, SPACE.digest, KEYS, local, total)), Planned)
+
+
+def evict_dram(made: Brain, *, seed: int = 5) -> None:
+    """Fill the arena with other blocks until nothing of KEYS is in it."""
+    for number in range(seed, seed + 5):
+        other = chain_keys(SPACE.digest, [number] * (4 * CHUNK), CHUNK)
+        finish(made, store(made, other), first=1000 * number)
+
+
+def test_stored_then_loaded() -> None:
+    """The whole life of a block: offered, filled, planned, wanted, released."""
+    made = brain()
+    finish(made, store(made))
+    planned = ask(made)
+    assert (planned.chunks, planned.load_tokens, planned.ready) == (8, 8 * CHUNK, True)
+    assert planned.decision.choice is Choice.LOAD
+    commands = made.handle(Wanted(4, 1, planned.lease, 8))
+    assert len(pick(commands, Granted).pages) == 16
+    assert pick(commands, Progress) == Progress(planned.lease, 8, failed=False)
+    made.handle(Released(5, 1, planned.lease, 49152, 1000, 2000))
+    made.check()
+    counters = made.snapshot()["counters"]
+    assert counters["hit_tokens"] == {"dram": 8 * CHUNK}
+    assert counters["seconds_saved"]["dram"] == pytest.approx(0.128, rel=0.01)
+    assert made.decisions(1)[0].actual_s == pytest.approx(2e-6)
+
+
+def test_never_the_last_token() -> None:
+    """A prompt that ends with the last chunk leaves that chunk to be computed."""
+    made = brain()
+    store(made)
+    planned = pick(made.handle(Asked(3, 1, "q", SPACE.digest, KEYS, 0, len(TOKENS))), Planned)
+    assert planned.load_tokens == 7 * CHUNK
+
+
+def test_device_holds_part_of_a_chunk() -> None:
+    """A load may begin inside a chunk: the rest of it still counts."""
+    made = brain()
+    store(made)
+    planned = ask(made, local=CHUNK + 5)
+    assert (planned.first_chunk, planned.chunks) == (1, 7)
+    assert planned.load_tokens == 7 * CHUNK - 5
+    assert sum(planned.decision.tiers.values()) == planned.load_tokens
+
+
+def test_device_holds_more() -> None:
+    """Nothing is loaded when the device already has what the cache has."""
+    made = brain()
+    store(made, KEYS[:32])
+    assert ask(made, local=2 * CHUNK).decision.why is Why.ON_DEVICE
+    assert ask(made, name="other").lease != 0
+
+
+def test_read_from_disk_and_joined_by_a_second_request() -> None:
+    """Two requests for the same blocks on disk share one read."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    evict_dram(made)
+    one = ask(made, name="one")
+    assert set(one.decision.tiers) == {"disk"}
+    assert not one.ready
+    commands = made.handle(Wanted(4, 1, one.lease, 8))
+    load = pick(commands, Load)
+    assert pick(commands, Progress).ready == 0
+    two = ask(made, name="two")
+    joined = made.handle(Wanted(5, 1, two.lease, 8))
+    assert not [c for c in joined if isinstance(c, Load)]
+    for item in (1, 0, 2):
+        commands = made.handle(Done(6, load.job, item, elapsed_ns=1000))
+    progress = {c.lease: c.ready for c in commands if isinstance(c, Progress)}
+    assert progress == {one.lease: 3, two.lease: 3}
+    made.check()
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_failed_read_fails_its_leases_and_frees_its_pages(kind: FailureKind) -> None:
+    """C7, H6: one failure is one failed load; then a miss, or the block again where it may be there."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    evict_dram(made)
+    planned = ask(made)
+    load = pick(made.handle(Wanted(4, 1, planned.lease, 8)), Load)
+    commands: list[Command] = []
+    for item in range(8):
+        if item == 3:
+            commands += made.handle(Failed(5, load.job, item, kind))
+        else:
+            commands += made.handle(Done(5, load.job, item, elapsed_ns=1000))
+    last = [c for c in commands if isinstance(c, Progress)][-1]
+    assert (last.ready, last.failed) == (3, True)
+    made.handle(Released(6, 1, planned.lease, failed=True))
+    made.check()
+    again = ask(made, name="again")
+    gone = kind in {FailureKind.MISSING, FailureKind.CORRUPT, FailureKind.IO}
+    assert again.load_tokens == (3 if gone else 8) * CHUNK
+    assert made.snapshot()["counters"]["failures"] == {f"disk|{kind.value}": 1}
+
+
+def test_w1_a_failed_fill_is_never_seen() -> None:
+    """W1: chunks whose write failed, and all after them, are misses (LMCache#4991)."""
+    made = brain()
+    granted = pick(made.handle(Offered(1, 1, "w", SPACE.digest, ROOT, KEYS, 128)), Granted)
+    assert ask(made, name="early").chunks == 0
+    made.handle(Filled(2, 1, granted.lease, 5))
+    made.check()
+    assert ask(made).load_tokens == 5 * CHUNK
+
+
+def test_a_dead_client_releases_everything() -> None:
+    """M1: leases of a client that is gone end, and what it was writing goes."""
+    made = brain()
+    store(made, KEYS[:64])
+    planned = ask(made)
+    made.handle(Wanted(4, 1, planned.lease, 4))
+    made.handle(Offered(5, 1, "w", SPACE.digest, KEYS[48:64], KEYS[64:], 128))
+    commands = made.handle(Left(6, 1))
+    assert len([c for c in commands if isinstance(c, Ended)]) == 2
+    made.check()
+    levels = made.snapshot()["levels"]
+    assert levels["leases"] == {"load": 0, "store": 0}
+    assert levels["blocks"] == 4
+
+
+def test_an_unused_plan_expires_but_a_store_lease_does_not() -> None:
+    """A frozen writer keeps its pages: they must not be handed out while it may still write."""
+    made = brain()
+    store(made, KEYS[:64])
+    planned = ask(made)
+    made.handle(Offered(5, 1, "w", SPACE.digest, KEYS[48:64], KEYS[64:], 128))
+    commands = made.handle(Tick(60 * SECOND))
+    assert [c for c in commands if isinstance(c, Ended)] == [Ended(planned.lease)]
+    assert made.snapshot()["levels"]["leases"] == {"load": 0, "store": 1}
+    assert pick(made.handle(Wanted(61 * SECOND, 1, planned.lease, 4)), Granted).chunks == ()
+    made.check()
+
+
+def test_asking_again_replaces_the_plan_and_counts_once() -> None:
+    """O4: a request that is asked about in every step pins once and counts once (vllm PR30522)."""
+    made = brain()
+    store(made)
+    leases = [ask(made).lease for _ in range(5)]
+    assert len(set(leases)) == 5
+    assert made.snapshot()["levels"]["leases"]["load"] == 1
+    assert made.snapshot()["counters"]["asked_tokens"] == len(TOKENS) + 1
+    assert sum(made.snapshot()["counters"]["decisions"].values()) == 1
+    made.check()
+
+
+def test_pinned_blocks_survive_pressure() -> None:
+    """C1: what a plan promised is still there when the engine comes for it."""
+    made = brain(pages=20, disk_objects=2)
+    store(made)
+    planned = ask(made)
+    for number in range(6):
+        store(made, chain_keys(SPACE.digest, [number] * (3 * CHUNK), CHUNK))
+        made.check()
+    granted = pick(made.handle(Wanted(9, 1, planned.lease, 8)), Granted)
+    assert len(granted.chunks) == 8
+
+
+def test_suffix_goes_before_prefix() -> None:
+    """Under pressure a chain loses its tail first, so what is left can still be matched."""
+    made = brain(pages=20, disk_objects=0)
+    store(made)
+    store(made, chain_keys(SPACE.digest, [7] * (5 * CHUNK), CHUNK))
+    assert ask(made).load_tokens == 5 * CHUNK
+
+
+def test_too_short_no_store_no_load() -> None:
+    """Hints and the minimum length are obeyed, with their reasons."""
+    made = brain(tokens_min=100)
+    short = pick(made.handle(Offered(1, 1, "a", SPACE.digest, ROOT, KEYS, 50)), Granted)
+    hint = Hints(no_store=True)
+    told = pick(made.handle(Offered(1, 1, "b", SPACE.digest, ROOT, KEYS, 128, hint)), Granted)
+    assert short.reasons == {Why.TOO_SHORT: 8}
+    assert told.reasons == {Why.DISABLED: 8}
+    store(made)
+    total = len(TOKENS) + 1
+    hinted = Asked(3, 1, "c", SPACE.digest, KEYS, 0, total, Hints(no_load=True))
+    assert pick(made.handle(hinted), Planned).decision.why is Why.DISABLED
+    few = Asked(3, 1, "d", SPACE.digest, KEYS, 0, 40)
+    assert pick(made.handle(few), Planned).decision.why is Why.TOO_SHORT
+
+
+def test_no_parent_no_block() -> None:
+    """A chunk whose parent is unknown could never be matched, so it is not kept."""
+    made = brain()
+    granted = pick(
+        made.handle(Offered(1, 1, "w", SPACE.digest, KEYS[:16], KEYS[16:48], 128)), Granted
+    )
+    assert granted.reasons == {Why.NO_PARENT: 2}
+    assert made.snapshot()["levels"]["blocks"] == 0
+
+
+def test_slow_engine_or_slow_disk_changes_the_choice() -> None:
+    """P7: with the disk slower than recomputing, the same blocks are recomputed (LMCache#81)."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    evict_dram(made)
+    assert ask(made, name="fast disk").decision.choice is Choice.LOAD
+    for step in range(80):
+        made.handle(Observed(4, 1, SPACE.digest, 500 + step, 500 * 250.0, (500 + step) * 1e-7))
+    slow = ask(made, name="fast engine")
+    assert (slow.decision.choice, slow.decision.why) == (Choice.RECOMPUTE, Why.SLOWER)
+    assert slow.decision.load_s > slow.decision.recompute_s
+
+
+def test_writes_wait_for_reads() -> None:
+    """Reads go before writes: no deferred write starts while a load is under way."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    evict_dram(made)
+    planned = ask(made)
+    load = pick(made.handle(Wanted(4, 1, planned.lease, 8)), Load)
+    other = chain_keys(SPACE.digest, [77] * CHUNK, CHUNK)
+    assert not [c for c in store(made, other) if isinstance(c, Store)]
+    assert made.waiting_writes() == 1
+    out: list[Command] = []
+    for item in range(8):
+        out += made.handle(Done(5, load.job, item, elapsed_ns=1000))
+    assert [type(c) for c in out if isinstance(c, Store)] == [Store]
+
+
+def test_a_full_queue_drops_and_says_so() -> None:
+    """The deferred-write queue is bounded; over the bound a write is a lost chance, counted."""
+    made = brain(disk_objects=200)
+    many = [store(made, chain_keys(SPACE.digest, [n] * (2 * CHUNK), CHUNK)) for n in range(30)]
+    assert made.snapshot()["counters"]["refused"]["disk|full"] > 0
+    assert made.snapshot()["levels"]["tiers"]["disk"]["queued_bytes"] <= 200_000
+    for commands in many:
+        finish(made, commands)
+
+
+def test_d1_the_cap_holds_at_every_step() -> None:
+    """D1, D2: a long fill never holds more than the cap, and gives space back as it goes."""
+    made = brain(disk_objects=10)
+    dropped = 0
+    for number in range(40):
+        keys = chain_keys(SPACE.digest, [number] * (3 * CHUNK), CHUNK)
+        begun = store(made, keys)
+        out = begun + finish(made, begun, first=10 * number)
+        dropped += sum(len(c.locations) for c in out if isinstance(c, Drop) and c.tier == 1)
+        disk = made.snapshot()["levels"]["tiers"]["disk"]
+        assert disk["used_bytes"] <= disk["capacity_bytes"]
+    assert dropped == 120 - 10
+
+
+def test_d3_the_watermark_stops_writes() -> None:
+    """D3: when the filesystem has no room left above its watermark, nothing more is written."""
+    made = brain(disk_objects=200)
+    made.handle(Space(1, 1, 0))
+    commands = store(made)
+    assert not [c for c in commands if isinstance(c, Store)]
+    made.handle(Space(2, 1, 10**9))
+    again = store(made, chain_keys(SPACE.digest, [9] * CHUNK, CHUNK))
+    assert len(pick(again, Store).items) == 1
+
+
+def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
+    """D4: every record with its whole prefix is found again; an orphan's space is given back."""
+    made = Brain(config(disk_objects=200))
+    order = [5, 2, 0, 7, 1, 3]
+    for number in order:
+        key = KEYS[number * 16 : number * 16 + 16]
+        parent = KEYS[number * 16 - 16 : number * 16] if number else ROOT
+        record = (SPACE.digest, key, parent, (number,), (12288,), LAYOUT.object_bytes)
+        made.handle(Recovered(1, 1, *record))
+    ended = made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
+    assert {c.locations for c in ended if isinstance(c, Drop)} == {(5,), (7,)}
+    made.check()
+    made.handle(Joined(2, 1, SPACE))
+    assert ask(made).load_tokens == 4 * CHUNK
+
+
+def test_recovery_under_a_smaller_cap_evicts() -> None:
+    """A cap that shrank between two lives holds from the first moment."""
+    made = Brain(config(disk_objects=3))
+    parents = ROOT + KEYS[:-16]
+    made.handle(Recovered(1, 1, SPACE.digest, KEYS, parents, tuple(range(8)), (12288,) * 8, 6144))
+    made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
+    made.check()
+    assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
+
+
+def test_clear_spares_what_is_in_use() -> None:
+    """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
+    made = brain()
+    finish(made, store(made))
+    planned = ask(made)
+    made.handle(Wanted(4, 1, planned.lease, 8))
+    made.handle(Cleared(5))
+    assert ask(made, name="other").chunks == 0
+    made.check()
+    assert made.snapshot()["levels"]["blocks"] == 8
+    made.handle(Released(6, 1, planned.lease, 1, 1, 1))
+    made.check()
+    assert made.snapshot()["levels"]["blocks"] == 0
+    assert made.snapshot()["levels"]["pages_free"] == 40
+
+
+def test_namespaces_do_not_see_each_other() -> None:
+    """Clearing one namespace leaves the other."""
+    made = brain()
+    other = Namespace(b"o" * 16, "other", LAYOUT)
+    made.handle(Joined(1, 1, other))
+    finish(made, store(made, KEYS[:32]))
+    keys = chain_keys(other.digest, TOKENS, CHUNK)
+    granted = pick(made.handle(Offered(1, 1, "w", other.digest, ROOT, keys[:32], 9)), Granted)
+    finish(made, made.handle(Filled(2, 1, granted.lease, 2)), first=10)
+    made.handle(Cleared(3, other.digest))
+    assert made.snapshot()["levels"]["blocks"] == 2
+    assert ask(made).chunks == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Asked(1, 1, "q", b"?" * 16, KEYS, 0, 100),
+        Offered(1, 1, "q", b"?" * 16, ROOT, KEYS, 100),
+        Observed(1, 1, b"?" * 16, 10, 1.0, 1.0),
+    ],
+)
+def test_a_namespace_must_be_joined(event: Asked | Offered | Observed) -> None:
+    """Using a namespace that nobody joined is the caller's mistake, and changes nothing."""
+    made = brain()
+    with pytest.raises(BugError, match="before anybody joined"):
+        made.handle(event)
+    made.check()
+
+
+def test_an_object_larger_than_the_arena_is_refused() -> None:
+    """A namespace whose objects can never be held is refused when it is joined."""
+    with pytest.raises(BugError, match="exceeds the arena"):
+        Brain(config(pages=1)).handle(Joined(0, 1, SPACE))
+
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_worlds(seed: int) -> None:
+    """Any order of requests, faults, deaths and clears: rules hold, bytes are right, nothing leaks."""
+    world = SmallWorld(seed)
+    for _ in range(250):
+        world.step()
+        world.brain.check()
+    world.settle()
+    world.brain.check()
+    levels = world.brain.snapshot()["levels"]
+    assert levels["leases"] == {"load": 0, "store": 0}
+    assert levels["jobs"] == {"load": 0, "store": 0}
+    assert len(world.disk) == levels["tiers"]["disk"]["objects"]
+
+
+def test_random_worlds_reach_every_fault() -> None:
+    """The worlds above are no idle run: all failures, evictions and choices do occur in them."""
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        world = SmallWorld(seed)
+        for _ in range(120):
+            world.step()
+        counters = world.brain.snapshot()["counters"]
+        for name in ("failures", "dropped", "decisions", "refused"):
+            seen.update(counters[name])
+    assert {f"disk|{kind.value}" for kind in FailureKind} <= set(seen)
+    assert {"dram|evicted", "disk|evicted", "load|faster", "recompute|no_match"} <= set(seen)
+
+
+def test_replay_gives_the_same_commands() -> None:
+    """A fresh brain fed the log of another gives the same commands, event by event."""
+    for seed in range(10):
+        world = SmallWorld(seed)
+        for _ in range(200):
+            world.step()
+        fresh = Brain(config())
+        for event, commands in world.log:
+            assert fresh.handle(event) == commands
+
+
+def plant_evict_pinned(patch: pytest.MonkeyPatch) -> None:
+    """Eviction forgets to look at pins."""
+
+    def evict_one(self: Blocks, tier: int) -> bool:
+        shelf = self.shelves[tier]
+        while (row := shelf.policy.propose()) != NONE:
+            shelf.policy.accept()
+            if shelf.state[row] == State.READY and not shelf.kids[row]:
+                pins, self.index.pins[row] = self.index.pins[row], 0
+                self._evict(tier, row)
+                self.index.pins[row] = pins
+                return True
+        return False
+
+    patch.setattr(Blocks, "evict_one", evict_one)
+
+
+def plant_arriving_is_ready(patch: pytest.MonkeyPatch) -> None:
+    """A block that is still being read counts as arrived."""
+
+    def advance(self: loads_module.Loads, lease: loads_module.LoadLease) -> None:
+        lease.ready = len(lease.rows)
+        self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
+
+    patch.setattr(loads_module.Loads, "_advance", advance)
+
+
+def plant_leak_pages(patch: pytest.MonkeyPatch) -> None:
+    """A failed read keeps its pages."""
+
+    def cancel(self: Blocks, tier: int, row: int, why: Why) -> None:
+        pass
+
+    patch.setattr(Blocks, "cancel", cancel)
+
+
+def plant_keep_pin(patch: pytest.MonkeyPatch) -> None:
+    """A failed read keeps the pin of its job."""
+    real = loads_module.Loads._arrived
+
+    def arrived(
+        self: loads_module.Loads, job: loads_module.LoadJob, item: int, *, failed: bool
+    ) -> None:
+        if failed:
+            self._world.blocks.pin(job.rows[item])
+        real(self, job, item, failed=failed)
+
+    patch.setattr(loads_module.Loads, "_arrived", arrived)
+
+
+def plant_prefix_first(patch: pytest.MonkeyPatch) -> None:
+    """Eviction takes a prefix from under its suffix."""
+
+    def evict_one(self: Blocks, tier: int) -> bool:
+        shelf = self.shelves[tier]
+        for row in range(self.index.capacity):
+            if shelf.state[row] == State.READY and not self.index.pins[row]:
+                self._clear(tier, row, Why.EVICTED)
+                return True
+        return False
+
+    patch.setattr(Blocks, "evict_one", evict_one)
+
+
+def plant_keep_corrupt(patch: pytest.MonkeyPatch) -> None:
+    """A corrupt record stays in the index but its space is given back."""
+
+    def lose(self: Blocks, tier: int, row: int, why: Why) -> None:
+        if self.shelves[tier].state[row] == State.READY:
+            self._clear(tier, row, why)
+            self.shelves[tier].state[row] = State.READY
+
+    patch.setattr(Blocks, "lose", lose)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant_evict_pinned,
+        plant_arriving_is_ready,
+        plant_leak_pages,
+        plant_keep_pin,
+        plant_prefix_first,
+        plant_keep_corrupt,
+    ],
+)
+def test_planted_bugs_are_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A canary that must fail: with a bug planted, some seed trips a check."""
+    plant(monkeypatch)
+
+    def run() -> None:
+        for seed in SEEDS:
+            world = SmallWorld(seed)
+            for _ in range(250):
+                world.step()
+                world.brain.check()
+            world.settle()
+            world.brain.check()
+
+    with pytest.raises((AssertionError, BugError, ValueError, KeyError, IndexError)):
+        run()
+
+
+def test_every_dram_drop_is_told() -> None:
+    """R4: whatever leaves the arena is named in a command, so that an event feed can follow."""
+    world = SmallWorld(3, faults=False)
+    for _ in range(300):
+        world.step()
+    told = sum(
+        len(c.locations)
+        for _, commands in world.log
+        for c in commands
+        if isinstance(c, Drop) and c.tier == DRAM
+    )
+    counted = world.brain.snapshot()["counters"]["dropped"]
+    assert told == sum(n for why, n in counted.items() if why.startswith("dram|"))

@@ -1,0 +1,87 @@
+"""Costs: the fits find what generated the samples, and shrug off outliers and nonsense."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwise.core.cost import Costs, Pipe, Recompute
+
+
+@given(st.floats(0.0, 0.02), st.floats(1e-5, 2e-3), st.floats(0.0, 3e-7), st.integers(0, 2**16))
+def test_recompute_finds_its_parameters(a: float, b: float, g: float, seed: int) -> None:
+    """After 60 steps of an engine that follows the law, the next step is predicted within 5 %."""
+    costs = Recompute(1e-3)
+    for step in range(60):
+        new = 64 + (seed + step * 977) % 2000
+        cached = (seed + step * 1999) % 8000
+        pairs = new * (cached + new / 2)
+        costs.learn(new, pairs, a + b * new + g * pairs)
+    truth = a + b * 1500 + g * 1500 * (3000 + 750)
+    assert costs.weights[0] + costs.seconds(1500, 3000) == pytest.approx(truth, rel=0.05)
+    assert min(costs.weights) >= 0.0
+
+
+def test_one_length_only_still_prices_that_length() -> None:
+    """An engine that only ever computes 2,000 tokens at once, ten times faster than guessed."""
+    costs = Recompute(1e-3)
+    for _ in range(5):
+        costs.learn(2000, 2e6, 0.2)
+    assert costs.seconds(2000, 0) == pytest.approx(0.2, rel=0.05)
+    assert costs.seconds(1000, 0) < 0.15
+
+
+def test_one_stall_does_not_bend_the_fit() -> None:
+    """A sample a hundred times too slow moves a prediction by less than 10 %."""
+    costs = Recompute(1e-3)
+    for step in range(40):
+        new = 100 + step * 20
+        costs.learn(new, new * new / 2, 1e-3 * new)
+    before = costs.seconds(1000, 0)
+    costs.learn(500, 125_000.0, 50.0)
+    assert costs.seconds(1000, 0) == pytest.approx(before, rel=0.1)
+
+
+def test_drift_is_followed() -> None:
+    """An engine that becomes three times slower is believed within 60 steps."""
+    costs = Recompute(1e-3)
+    for factor in (1.0, 3.0):
+        for step in range(60):
+            new = 100 + step * 30 % 900
+            costs.learn(new, new * new / 2, factor * 1e-3 * new)
+    assert costs.seconds(1000, 0) == pytest.approx(3.0, rel=0.1)
+
+
+def test_nothing_costs_nothing() -> None:
+    """No tokens, no bytes, no time; and never a negative time."""
+    costs = Recompute(1e-3)
+    assert costs.seconds(0, 500) == 0.0
+    costs.learn(100, 5000.0, 0.0)
+    assert costs.seconds(10, 10_000) > 0.0
+    assert Pipe(1e9, 1e-3).seconds(0) == 0.0
+
+
+@given(st.floats(1e8, 2e10), st.floats(0.0, 5e-3))
+def test_pipe_finds_rate_and_latency(rate: float, latency: float) -> None:
+    """After 40 transfers of mixed sizes, a longer one is predicted within 5 %."""
+    pipe = Pipe(1e9, 1e-4)
+    for step in range(40):
+        size = (1 + step % 13) * 3_000_000
+        pipe.learn(size, latency + size / rate)
+    assert pipe.seconds(50_000_000) == pytest.approx(latency + 50_000_000 / rate, rel=0.05)
+    assert pipe.samples == 40
+
+
+def test_queued_bytes_go_first() -> None:
+    """A load waits for the ones before it on the same link."""
+    pipe = Pipe(1e9, 0.0)
+    assert pipe.seconds(1e6, 9e6) == pytest.approx(10 * pipe.seconds(1e6))
+
+
+def test_tiers_read_side_by_side_then_copy() -> None:
+    """A load takes as long as its slowest tier, then the copy of everything to the device."""
+    costs = Costs([None, Pipe(1e9, 0.0), Pipe(1e8, 0.0)], queued_bytes=[0, 0, 0])
+    costs.device[0] = Pipe(1e10, 0.0)
+    seconds = costs.load_s(0, [10**8, 10**8, 10**8])
+    assert seconds == pytest.approx(1.0 + 0.03, rel=1e-6)

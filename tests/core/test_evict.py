@@ -1,0 +1,61 @@
+"""Eviction policies: the order, and that stale proposals sort themselves out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwise.core.evict import Lru
+from kvwise.core.index import NONE, Index
+
+
+def make(count: int) -> tuple[Index, Lru]:
+    """An index of `count` unrelated rows with stamps 1.. and a policy that knows them all."""
+    index = Index()
+    policy = Lru(index)
+    for number in range(count):
+        row = index.add(number.to_bytes(16), NONE, 0)
+        index.stamp[row] = number + 1
+        policy.add(row)
+    return index, policy
+
+
+def drain(policy: Lru) -> list[int]:
+    """Every proposal in order, each accepted."""
+    order = []
+    while (row := policy.propose()) != NONE:
+        policy.accept()
+        order.append(row)
+    return order
+
+
+@given(st.lists(st.integers(0, 11), max_size=40))
+def test_least_recently_used_goes_first(touches: list[int]) -> None:
+    """Whatever was touched, the order is that of the last touch."""
+    index, policy = make(12)
+    for time, row in enumerate(touches):
+        index.stamp[row] = 100 + time
+        policy.add(row)
+    assert drain(policy) == sorted(range(12), key=lambda row: index.stamp[row])
+
+
+def test_rows_set_aside_come_back() -> None:
+    """A row in use is passed over once, not forgotten."""
+    _, policy = make(3)
+    policy.propose()
+    policy.set_aside()
+    assert policy.propose() == 1
+    policy.accept()
+    policy.restore()
+    assert drain(policy) == [0, 2]
+
+
+def test_a_reused_row_counts_with_its_new_stamp() -> None:
+    """An entry left over from a row's earlier life does not evict its new one early."""
+    index, policy = make(2)
+    index.remove(0)
+    row = index.add((9).to_bytes(16), NONE, 0)
+    assert row == 0
+    index.stamp[row] = 50
+    policy.add(row)
+    assert drain(policy) == [1, 0]
