@@ -30,7 +30,7 @@ bench: environment  ## measure the install and the parts, beside yardsticks of t
 	@$(BIN)/python bench/micro.py
 
 docs: environment  ## build the documentation into site/
-	$(call step,mkdocs,$(BIN)/mkdocs build --strict --quiet)
+	$(call step,mkdocs,$(BIN)/mkdocs build --strict)
 
 lock: environment  ## choose new pins for the development environment
 	@$(PYTHON) scripts/environment.py --lock
@@ -46,4 +46,4 @@ static: environment
 	$(call step,ruff format,$(BIN)/ruff format --check)
 	$(call step,mypy,$(BIN)/mypy)
 	$(call step,import-linter,$(BIN)/lint-imports)
-	$(call step,mkdocs,$(BIN)/mkdocs build --strict --quiet)
+	$(call step,mkdocs,$(BIN)/mkdocs build --strict)
