@@ -169,7 +169,7 @@ def test_read_from_disk_and_joined_by_a_second_request() -> None:
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_failed_read_fails_its_leases_and_frees_its_pages(kind: FailureKind) -> None:
-    """C7, H6: one failure is one failed load; then a miss, or the block again where it may be there."""
+    """C7, H6: one failure is one failed load, then a miss (or the block, if it may be there)."""
     made = brain(disk_objects=200)
     finish(made, store(made))
     evict_dram(made)
@@ -434,7 +434,7 @@ SEEDS = range(60)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_worlds(seed: int) -> None:
-    """Any order of requests, faults, deaths and clears: rules hold, bytes are right, nothing leaks."""
+    """In any order of requests, faults and deaths, rules hold, bytes are right, nothing leaks."""
     world = SmallWorld(seed)
     for _ in range(250):
         world.step()

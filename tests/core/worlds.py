@@ -1,4 +1,4 @@
-"""A small deterministic world around a brain: clients, tiers and faults, all drawn from one seed."""
+"""A small deterministic world around a brain: clients, tiers and faults from one seed."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class SmallWorld:
         self.feed(Done(self.now_ns, number, item, self.location, 12288, 1_000_000))
 
     def read(self) -> None:
-        """A client copies what has arrived, then lets the lease go; every byte must be the right one."""
+        """A client copies what has arrived, then lets the lease go; every byte must be right."""
         if not self.loads:
             return
         lease = self.random.choice(list(self.loads))

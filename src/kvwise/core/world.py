@@ -1,4 +1,4 @@
-"""World: what the parts of the brain share. It holds configuration and state, and decides nothing."""
+"""World: what the parts of the brain share, configuration and state. It decides nothing."""
 
 from __future__ import annotations
 
