@@ -442,7 +442,7 @@ def test_a_failure_is_shown_and_counted(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "file"
     path.write_text("")
 
-    code = cli.run(["doctor", "--set", "disk.size=1GiB", "--set", f"disk.paths={path}"])
+    code = cli.run(["doctor", "--disk-size", "1GiB", "--disk", str(path)])
 
     shown = " ".join(capsys.readouterr().out.split())
     assert code == 1

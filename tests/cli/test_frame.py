@@ -114,8 +114,8 @@ def test_errors_become_a_line_and_a_code(
         (["frobnicate"], "hint: kvwise --help lists the verbs"),
         (["doctor", "--nope"], "hint: kvwise doctor --help"),
         (["--nope"], "hint: kvwise --help"),
-        (["doctor", "--set", "dram.sise=1GiB"], "hint: did you mean 'dram.size'?"),
-        (["doctor", "--set", "dram.size"], "hint: kvwise doctor --help"),
+        (["doctor", "--dram", "3x"], "hint: write a size such as 4GiB"),
+        (["doctor", "--disk-size", "1GiB"], "hint: set both for a disk tier"),
     ],
 )
 def test_wrong_usage_is_answered_with_what_to_do(

@@ -24,7 +24,7 @@ EPILOG = """\b
 Examples:
   kvwise doctor
   kvwise doctor --config kvwise.toml
-  kvwise doctor --set dram.size=16GiB --set disk.paths=/mnt/nvme/kvwise --set disk.size=500GiB
+  kvwise doctor --dram 16GiB --disk /mnt/nvme/kvwise --disk-size 500GiB
   kvwise doctor --engine-python /opt/vllm/bin/python
   kvwise doctor --json
 
@@ -38,19 +38,24 @@ configuration itself is wrong.
     "--config",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Configuration file to check against this host.",
+    help="TOML file with settings, to hold against this host.",
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable."
-)
+@click.option("--dram", help="Memory for the whole node, such as 8GiB.")
+@click.option("--disk", multiple=True, help="Directory for the disk tier; once for each drive.")
+@click.option("--disk-size", help="Cap on all disk directories together, such as 500GiB.")
 @click.option(
     "--engine-python",
     type=click.Path(path_type=Path),
     help="Interpreter of the environment that the engine runs in.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def command(
-    file: Path | None, settings: tuple[str, ...], engine_python: Path | None, as_json: bool
+def command(  # noqa: PLR0913  one parameter for each option
+    file: Path | None,
+    dram: str | None,
+    disk: tuple[str, ...],
+    disk_size: str | None,
+    engine_python: Path | None,
+    as_json: bool,
 ) -> int:
     """Check that this host can run kvwise well, and say what to change.
 
@@ -58,24 +63,15 @@ def command(
     daemon's socket and metrics address, the directories of the disk tier (by really writing,
     reading and punching blocks there) and the engine. Nothing is changed.
     """
-    case = Case(config.load(file, overrides=split_settings(settings)), engine_python=engine_python)
+    given = {"dram.size": dram, "disk.paths": disk or None, "disk.size": disk_size}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    case = Case(config.load(file, overrides), engine_python=engine_python)
     findings = list(examine(case))
     if as_json:
         click.echo(msgspec.json.encode(report(findings)))
     else:
         show(findings, Console(highlight=False))
     return int(any(found.grade is Grade.FAIL for found in findings))
-
-
-def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """`section.key=value` texts as a mapping; the configuration judges keys and values."""
-    pairs = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
-        pairs[key.strip()] = value.strip()
-    return pairs
 
 
 def examine(case: Case) -> Iterator[Finding]:
