@@ -285,8 +285,7 @@ KEYS: tuple[Key, ...] = tuple(_all_keys())
 """Every key, in order."""
 _BY_NAME = {key.name: key for key in KEYS}
 _BY_VARIABLE = {key.variable: key for key in KEYS}
-CONFIG_VARIABLE = ENV_PREFIX + "CONFIG"
-"""The environment variable that names a configuration file when none is given."""
+CONFIG_VARIABLE = ENV_PREFIX + "CONFIG"  # names a configuration file when none is given
 
 
 # --- where values come from ----------------------------------------------------------------------
@@ -456,14 +455,16 @@ def check_host(config: Config) -> None:
 
 
 def runtime_directory() -> Path:
-    """Where this user's sockets lie: `$XDG_RUNTIME_DIR/kvwise`, else `/tmp/kvwise-<uid>`.
-
-    Not `$TMPDIR`: a daemon and an engine with different ones would never meet.
-    """
+    """Where this user's sockets lie; not in `$TMPDIR`, which an engine may have to itself."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given and Path(given).is_dir() and os.access(given, os.W_OK):
         return Path(given) / "kvwise"
     return Path(f"/tmp/kvwise-{os.getuid()}")  # noqa: S108  created 0700, its owner is checked
+
+
+def environment() -> dict[str, str]:
+    """The process's environment without kvwise's settings, for a child that is told them all."""
+    return {k: v for k, v in os.environ.items() if k not in _BY_VARIABLE and k != CONFIG_VARIABLE}
 
 
 def digest(config: Config) -> str:
