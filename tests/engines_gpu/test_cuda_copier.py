@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engines_gpu.plans import Job, Shape, shapes
-from tests.engines_gpu.virtual_gpu import VirtualGpu, VirtualLane, move
 
 from kvwise.engines.copying import CopyPlan
 from kvwise.engines.cuda import CudaCopier, Limits
 from kvwise.engines.host_copy import HostCopier
 from kvwise.errors import BugError, EngineError
+from tests.engines_gpu.plans import Job, Shape, shapes
+from tests.engines_gpu.virtual_gpu import VirtualGpu, VirtualLane, move
 
 SMALL = Shape(groups=((64, 64, 64),), blocks_per_chunk=2, chunks=3, page_bytes=128, ranks=1)
 

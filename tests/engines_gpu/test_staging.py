@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engines_gpu.plans import Job, Shape, shapes
 
 from kvwise.engines.copying import CopyPlan
 from kvwise.engines.staging import RUN_BYTES_AIM, Staging, load_batches, store_batches, waves
 from kvwise.units import KIB, MIB
+from tests.engines_gpu.plans import Job, Shape, shapes
 
 DEVICE, ARENA, STAGING = 1 << 40, 1 << 41, 1 << 42
 
