@@ -12,10 +12,12 @@ import json
 import mmap
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvwise.codecs import frame
@@ -24,6 +26,9 @@ from kvwise.core.keys import chain_keys
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import Asked, Event, Filled, Granted, Joined, Namespace, Offered, TierSpec
 from kvwise.core.world import BrainConfig
+from kvwise.live.blocks import put
+from kvwise.live.client import Client
+from kvwise.live.messages import Ask, Step
 from kvwise.tiers.base import Placed, Record, Want
 from kvwise.tiers.directio import Io, open_flags, probe
 from kvwise.tiers.disk import DiskConfig, DiskTier
@@ -36,6 +41,7 @@ OBJECT_BYTES = 720 * KIB
 PAGE_BYTES = 128 * KIB
 ROUNDS = 7
 RUN_BYTES = 4 * MIB
+TRIPS = 200
 SPACE = b"s" * 16
 LAYOUT = Layout(32, 32, (Group(GroupKind.FULL, (24 * KIB,) * 30),))
 
@@ -167,6 +173,44 @@ def measure_brain() -> dict[str, float]:
     return {"brain_ask_64_chunks_us": round(median_s(ask) / asks * 1e6, 1)}
 
 
+@contextmanager
+def daemon(folder: Path) -> Iterator[Client]:
+    """A daemon of its own process, and a client attached to it."""
+    path = folder / "bench.sock"
+    command = [sys.executable, "-m", "kvwise", "serve", "--json", "--socket", str(path)]
+    command += ["--dram", "256MiB", "--metrics", ""]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        if child.stdout is None or not child.stdout.readline():
+            sys.exit("error: the daemon did not start; hint: kvwise doctor")
+        client = Client(str(path), "bench", timeout_s=5.0)
+        yield client
+        client.close()
+    finally:
+        child.terminate()
+        child.wait(30)
+
+
+def measure_socket(folder: Path) -> dict[str, float]:
+    """Round trips to a daemon: a request of 64 chunks that are all found, and an empty step."""
+    namespace = Namespace(SPACE, "bench", LAYOUT)
+    keys = chain_keys(SPACE, list(range(64 * 32)), 32)
+    ask = Ask("r", SPACE, keys, 0, 64 * 32 + 1)
+    with daemon(folder) as client:
+        client.join(namespace)
+        put(client, namespace, keys, [bytes(OBJECT_BYTES)] * 64)
+        if not client.ask(ask).load_tokens:
+            sys.exit("error: the daemon does not offer what was stored")
+
+        def many(verb: Callable[[], object]) -> float:
+            return round(median_s(lambda: [verb() for _ in range(TRIPS)]) / TRIPS * 1e6, 1)
+
+        return {
+            "socket_ask_64_chunks_us": many(lambda: client.ask(ask)),
+            "socket_empty_step_us": many(lambda: client.step(Step())),
+        }
+
+
 def main() -> None:
     """Measure everything and print one JSON object."""
     parser = argparse.ArgumentParser(description="Measure kvwise's parts against yardsticks.")
@@ -178,6 +222,7 @@ def main() -> None:
             **measure_checksum(arena),
             "disk": measure_disk(Path(name), arena),
             **measure_brain(),
+            **measure_socket(Path(name)),
         }
     arena.close()
     print(json.dumps(result, indent=2))
