@@ -96,6 +96,9 @@ def report(findings: list[Finding]) -> dict[str, object]:
 def show(findings: list[Finding], console: Console) -> None:
     """The findings for a person to read; words, not colours, carry the meaning."""
     table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is broken, never cut off
     for found in findings:
         lines = Text(found.seen)
         if found.advice:
