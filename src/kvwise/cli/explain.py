@@ -1,0 +1,146 @@
+"""`kvwise explain`: why recent requests were loaded or recomputed. It changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from kvwise import config as configuration
+from kvwise.core.words import Choice, Decision, Why
+from kvwise.errors import ConfigError
+from kvwise.live.client import Client
+from kvwise.live.clock import now_ns
+from kvwise.live.events import Verdict, replay
+from kvwise.units import NS_PER_S, format_seconds
+
+TIMEOUT_S = 5.0
+EXIT_DIFFERS = 1
+
+REASONS = {
+    Why.FASTER: "faster than computing",
+    Why.FORCED: "the policy says so",
+    Why.NO_MATCH: "nothing found",
+    Why.ON_DEVICE: "the device has it all",
+    Why.SLOWER: "computing is faster",
+    Why.TAIL_SLOWER: "computing the rest is faster",
+    Why.NO_ROOM: "no room in memory",
+    Why.TOO_SHORT: "too short a prompt",
+    Why.BUSY: "too much under way",
+    Why.DISABLED: "the request forbids it",
+}
+"""What the reasons of decisions mean."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kvwise explain -n 5
+  kvwise explain --url /run/user/1000/kvwise/kvwise.sock --json
+  kvwise explain --log events.kvlog --replay
+"""
+)
+@click.option("--url", help="Socket of the daemon; the configured one by default.")
+@click.option(
+    "--log", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An event log."
+)
+@click.option("-n", "limit", default=20, show_default=True, help="How many decisions.")
+@click.option("--replay", "verify", is_flag=True, help="Only verify a log: same commands again?")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json: bool) -> int:
+    """Show why recent requests were loaded or recomputed.
+
+    Times are estimates at the moment of the decision, of the load considered best and of computing
+    the same tokens instead; a load has to win by a margin. "took" is what was measured.
+    """
+    if verify and log is None:
+        raise ConfigError("--replay needs an event log; hint: add --log FILE")
+    if log is not None:
+        verdict, brain = replay(log)
+        decisions = brain.decisions(limit)
+        last_ns = decisions[-1].now_ns if decisions else 0
+        if verify:
+            _print_verdict(verdict, as_json=as_json)
+            return 0 if verdict.equal else EXIT_DIFFERS
+    else:
+        decisions, last_ns = _ask(url or configuration.load().socket_path, limit)
+    if as_json:
+        click.echo(json.dumps({"decisions": msgspec.to_builtins(decisions)}, indent=2))
+    elif decisions:
+        console = Console()
+        console.print(_table(decisions, last_ns))
+    else:
+        click.echo("no decisions yet")
+    return 0
+
+
+def _ask(url: str, limit: int) -> tuple[list[Decision], int]:
+    """The last decisions of a daemon, and what its clock says."""
+    client = Client(url, f"explain-{os.getpid()}", timeout_s=TIMEOUT_S)
+    try:
+        decisions = client.explain(limit)
+        return decisions, now_ns()
+    finally:
+        client.close()
+
+
+def _print_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    """Say what replaying showed."""
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(verdict), indent=2))
+        return
+    if verdict.equal:
+        click.echo(f"equal: {verdict.events} events lead to the same commands again")
+    else:
+        click.echo(f"different after {verdict.events} events: {verdict.divergence}")
+    if not verdict.complete:
+        click.echo("the log reached its size bound; what came later is not in it")
+
+
+def _table(decisions: list[Decision], at_ns: int) -> Table:
+    """Decisions, newest last, narrow enough for a terminal of 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("request", overflow="fold", max_width=24)
+    table.add_column("prompt", justify="right", no_wrap=True)
+    table.add_column("found", justify="right", no_wrap=True)
+    table.add_column("decision")
+    table.add_column("load / compute", justify="right", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    for decision in decisions:
+        table.add_row(*_row(decision, at_ns))
+    margins = sorted({decision.margin for decision in decisions})
+    table.caption = (
+        "prompt and found in tokens, device + cache; estimates for the tokens to load; a load must "
+        "win by " + " or ".join(f"{margin:.0%}" for margin in margins)
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _row(decision: Decision, at_ns: int) -> tuple[str, ...]:
+    """One decision in words."""
+    sources = " and ".join(f"{tokens} from {tier}" for tier, tokens in decision.tiers.items())
+    what = {
+        Choice.LOAD: f"load {sources}",
+        Choice.LOAD_PART: f"load {sources} only",
+        Choice.RECOMPUTE: "compute",
+    }[decision.choice]
+    compared = decision.load_s > 0 or decision.recompute_s > 0
+    times = f"{format_seconds(decision.load_s)} / {format_seconds(decision.recompute_s)}"
+    cached = decision.match_tokens - decision.local_tokens
+    return (
+        format_seconds(max(0, at_ns - decision.now_ns) / NS_PER_S),
+        decision.request,
+        str(decision.total_tokens),
+        f"{decision.local_tokens} + {max(0, cached)}",
+        f"{what}: {REASONS.get(decision.why, decision.why.value)}",
+        times if compared else "-",
+        format_seconds(decision.actual_s) if decision.actual_s else "-",
+    )
