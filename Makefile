@@ -10,6 +10,7 @@ define step
 if output=$$($(2) 2>&1); then echo ok; else echo FAILED; printf '%s\n' "$$output"; exit 1; fi
 endef
 
+.NOTPARALLEL:
 .PHONY: help demo test check bench docs lock environment engine static
 
 help:  ## list the verbs
@@ -19,7 +20,7 @@ help:  ## list the verbs
 demo: environment  ## run a real engine with and without the cache, and write demo-out/report.html
 	@$(BIN)/kvwise demo
 
-test: environment engine static  ## everything that must hold before a change lands, real engine included
+test: environment static engine  ## everything that must hold before a change lands, real engine included
 	@KVWISE_REQUIRE_ENGINE=1 $(BIN)/pytest
 
 check: environment static  ## static checks and the quick tests, without an engine
