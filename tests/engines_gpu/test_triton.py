@@ -16,8 +16,9 @@ import pytest
 from kvwise.testing import triton_env
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = Path(__file__).with_name("kernel_cases.py")
-SECONDS = 15
+KERNEL = "kernel_cases.py"
+DEVICE = "device_cases.py"
+COUNT = 40
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +34,16 @@ def python() -> Path:
     pytest.skip(f"no Triton: set {triton_env.PYTHON_ENV}, or run `make test`, which installs it")
 
 
-def run_cases(python: Path, cache: Path, *arguments: str) -> dict[str, Any]:
-    """What the cases print."""
+def run_cases(python: Path, cache: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """What a script of cases prints."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "TRITON_CACHE_DIR": str(cache),
-        "TRITON_INTERPRET": "1" if arguments[0] == "interpret" else "0",
+        "TRITON_INTERPRET": "0" if "compile" in arguments else "1",
     }
     done = subprocess.run(
-        [str(python), str(CASES), *arguments],
+        [str(python), str(Path(__file__).with_name(script)), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -57,14 +58,14 @@ def run_cases(python: Path, cache: Path, *arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def interpreted(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The cases of one run under the interpreter."""
-    return run_cases(python, tmp_path_factory.mktemp("triton"), "interpret", str(SECONDS))
+    return run_cases(python, tmp_path_factory.mktemp("triton"), KERNEL, "interpret", str(COUNT))
 
 
 def test_rows_are_copied_exactly(interpreted: dict[str, Any]) -> None:
     """Rows of any size, alignment and tail arrive whole, and no byte beside them changes."""
     cases = interpreted["rows"]
 
-    assert len(cases) >= 40
+    assert len(cases) == COUNT
     assert {case["alignment"] for case in cases} == {1, 2, 4, 8, 16}
     assert [case for case in cases if case["wrong"]] == []
 
@@ -73,7 +74,7 @@ def test_caches_of_any_layout_survive_a_round_trip(interpreted: dict[str, Any]) 
     """Store and load through staging give what indexing gives, skipped blocks untouched (C2)."""
     cases = interpreted["paged"]
 
-    assert sum(case["bytes"] > 0 for case in cases) >= 30
+    assert sum(case["bytes"] > 0 for case in cases) >= COUNT / 2
     assert [case for case in cases if case["stored_wrong"] or case["loaded_wrong"]] == []
 
 
@@ -90,8 +91,19 @@ def test_it_compiles_to_the_widest_accesses(python: Path, tmp_path: Path) -> Non
     widths = {"16": "v2.b64", "8": "b64", "4": "b32", "2": "b16", "1": "b8"}
     columns = ["ld.global.b64"] * 3
 
-    for accesses in run_cases(python, tmp_path, "compile").values():
+    for accesses in run_cases(python, tmp_path, KERNEL, "compile").values():
         for alignment, width in widths.items():
             assert accesses[alignment][:3] == columns
             moved = set(accesses[alignment][3:])
             assert moved == {f"ld.global.{width}", f"st.global.{width}"}
+
+
+def test_the_calls_of_the_torch_device_fit_together(python: Path, tmp_path: Path) -> None:
+    """With torch's GPU stood in, caches survive, pins are undone, errors of the GPU are said."""
+    answer = run_cases(python, tmp_path, DEVICE)
+
+    assert all(case["bytes"] > 0 for case in answer["cases"])
+    assert all(case["pinned"] > 0 for case in answer["cases"])
+    for kind in ("left_pinned", "stored_wrong", "loaded_wrong"):
+        assert [case for case in answer["cases"] if case[kind]] == []
+    assert "illegal memory access" in answer["failure"]
