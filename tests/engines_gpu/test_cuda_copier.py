@@ -300,6 +300,20 @@ def test_pinning_follows_use(job: Job, caplog: pytest.LogCaptureFixture) -> None
     assert caplog.text.count("several times slower") == 1
 
 
+def test_another_arena_takes_the_place_of_the_first(job: Job) -> None:
+    """Pinning a new arena unpins the old one, and copies go to the new one."""
+    gpu, other = VirtualGpu(1), Job(SMALL, seed=2)
+    copier = copier_for(gpu, job, tiny())
+    copier.store(job.plan, copier.fence())
+    copier.pin(other.arena_address, other.arena.nbytes)
+    assert gpu.registered == {}
+
+    expected = Job(SMALL, seed=2)
+    HostCopier().store(expected.plan, object())
+    copier.store(other.plan, copier.fence())
+    assert other.arena.tobytes() == expected.arena.tobytes()
+
+
 def test_a_plan_beyond_the_arena_is_a_bug(job: Job) -> None:
     """Addresses outside the pinned range are refused before anything moves."""
     gpu = VirtualGpu(1)

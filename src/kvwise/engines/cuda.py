@@ -137,7 +137,12 @@ class CudaCopier:
         self._stores = _Way(device.lane(limits.staging_bytes))
 
     def pin(self, address: int, size_bytes: int) -> None:
-        """Note where the arena is; each slice of it is pinned when a copy first needs it."""
+        """Note where the arena is; each slice of it is pinned when a copy first needs it.
+
+        What was pinned of an earlier arena is unpinned, or the driver would keep its memory.
+        """
+        if self._pins is not None and not self._broken:
+            self._pins.close()
         self._pins = _Pins(self._device, address, size_bytes, self._limits.slice_bytes)
 
     def fence(self) -> Fence:
