@@ -29,9 +29,11 @@ class LoadOrder:
     """Load the chunks of a lease into these blocks. Without pages the load has failed already.
 
     Attributes:
+        number: counts the loads; reports name them by it.
         layered: this step's forward pass reads the blocks, layer by layer.
     """
 
+    number: int
     lease: int
     request: str
     layered: bool
@@ -59,7 +61,7 @@ class StepOrders:
         number: counts the steps.
         timed: whether the step computes tokens, so that its report is wanted in any case.
         barrier: store leases whose blocks may be overwritten in this step: end them before.
-        cancels: load leases nobody waits for any more.
+        cancels: numbers of loads that nobody waits for any more.
     """
 
     number: int
@@ -112,6 +114,8 @@ class StepReport:
 
     Attributes:
         number: of the step.
+        loads: by number of the load.
+        stores: by lease.
         blocked_ns: how long copies kept the step from going on.
     """
 
@@ -122,11 +126,11 @@ class StepReport:
 
     def aggregate(self, other: StepReport) -> StepReport:
         """Merge the report of another rank into this one."""
-        for lease, load in other.loads.items():
-            if lease in self.loads:
-                self.loads[lease].merge(load)
+        for number, load in other.loads.items():
+            if number in self.loads:
+                self.loads[number].merge(load)
             else:
-                self.loads[lease] = load
+                self.loads[number] = load
         for lease, store in other.stores.items():
             if lease in self.stores:
                 self.stores[lease].merge(store)

@@ -111,14 +111,15 @@ class WorkerSide:
         begin = now_ns()
         if orders.barrier and not self._moving.wait_stores(orders.barrier, BARRIER_S):
             _log.error("stores took longer than %s s and are discarded", BARRIER_S)
-        for lease in orders.cancels:
-            for order, load in self._beside.values():
-                if order.lease == lease and load is not None:
-                    load.cancelled = True
+        for order, load in self._beside.values():
+            if order.number in orders.cancels and load is not None:
+                load.cancelled = True
         self._blocked_since(begin)
 
     def start_loads(self, orders: StepOrders) -> None:
         """Start this step's loads; those that the step reads may have to be complete first."""
+        if self._report.number != orders.number:
+            self.begin(orders)  # a runner that does not announce preemptions
         fence = self._copying.fence() if orders.loads else None
         layered = [order for order in orders.loads if order.layered]
         for order in orders.loads:
@@ -128,8 +129,8 @@ class WorkerSide:
         if layered:
             good = [order for order in layered if len(order.chunks.pages)]
             loads, self._gate = self._moving.load_layered([_job(o) for o in good], fence)
-            started = {order.lease: load for order, load in zip(good, loads, strict=True)}
-            self._layered = [(order, started.get(order.lease)) for order in layered]
+            started = {order.number: load for order, load in zip(good, loads, strict=True)}
+            self._layered = [(order, started.get(order.number)) for order in layered]
             self._awaited.clear()
             if self._whole_first:
                 self._wait_gate(None)
@@ -164,10 +165,9 @@ class WorkerSide:
             if load is None or load.ended.is_set():
                 del self._beside[request]
                 finished.add(request)
-                if load is None or load.problem:
+                report = self._report.loads[order.number] = _load_report(load)
+                if report.problem:
                     failed.add(request)
-                if load is not None:
-                    self._report.loads[order.lease] = _load_report(load)
         return finished, failed
 
     def take_invalid(self) -> set[int]:
@@ -222,13 +222,11 @@ class WorkerSide:
             _log.error("%d layers did not wait for their KV; loads will be whole first", skipped)
             self._whole_first = True
         for order, load in self._layered:
-            if load is None or load.problem or skipped:
+            report = self._report.loads[order.number] = _load_report(load)
+            if skipped:
+                report.good, report.problem = 0, "layers did not wait"
+            if report.problem:
                 self._invalid |= order.block_ids()
-            if load is not None:
-                report = _load_report(load)
-                if skipped:
-                    report.good, report.problem = 0, "layers did not wait"
-                self._report.loads[order.lease] = report
         self._layered, self._gate = [], None
         self._awaited.clear()
 
@@ -242,8 +240,10 @@ def _job(order: LoadOrder) -> LoadJob:
     return LoadJob(order.lease, order.chunks, deadline_after(order.wait_s))
 
 
-def _load_report(load: Load) -> LoadReport:
-    """How a load ended on this rank."""
+def _load_report(load: Load | None) -> LoadReport:
+    """How a load ended on this rank; one without pages never began."""
+    if load is None:
+        return LoadReport(1, 0, 0, 0, 0, "refused")
     return LoadReport(1, load.good, load.copied_bytes, load.copy_ns, load.waited_ns, load.problem)
 
 
@@ -253,6 +253,7 @@ def _copier(where: device) -> Copier:
         return HostCopier()
     if where.type == "cuda":
         from kvwise.engines.cuda import CudaCopier
+        from kvwise.engines.cuda_device import TorchDevice
 
-        return CudaCopier(where.index)
+        return CudaCopier(TorchDevice(where.index))
     raise EngineError(f"KV on {where.type} devices is not supported; cpu and cuda are")

@@ -1,0 +1,73 @@
+"""The namespace of an engine: every fact that changes what KV bytes mean, in a field of its own.
+
+Two engines share objects exactly when all fields agree. A fact that cannot be found out is refused,
+never guessed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvwise.core.keys import namespace_digest
+from kvwise.core.words import Namespace
+from kvwise.engines.identity import settings_digest, weights_digest
+from kvwise.engines.vllm.orders import Facts
+from kvwise.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+
+LENGTH_DEPENDENT = ("longrope", "dynamic", "su")
+"""Rotary embeddings whose values depend on the longest sequence that the engine allows."""
+
+
+def namespace_of(vllm_config: VllmConfig, facts: Facts, *, generation: str = "") -> Namespace:
+    """The namespace that an engine reads and writes.
+
+    Args:
+        vllm_config: of the engine.
+        facts: what its ranks found out, the same on all of them.
+        generation: set apart from what the files say, after weights changed in a running engine.
+
+    Raises:
+        EngineError: the weights cannot be identified.
+    """
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    cache, layout = vllm_config.cache_config, facts.layout
+    settings = model.hf_config.to_dict()
+    rotary = str(settings.get("rope_parameters") or settings.get("rope_scaling") or "")
+    depends = any(kind in rotary for kind in LENGTH_DEPENDENT)
+    fields = {
+        "engine": "vllm",
+        "weights": _weights(model, str(vllm_config.load_config.load_format)),
+        "settings": settings_digest(settings),
+        "quantization": str(model.quantization),
+        "dtype": str(model.dtype),
+        "kv_dtype": str(cache.cache_dtype),
+        "rotary_length": str(model.max_model_len) if depends else "",
+        "interior": facts.interior,
+        "layout": layout.digest().hex(),
+        "ranks": f"tensor parallel {parallel.tensor_parallel_size}, parts {layout.ranks}",
+        "hashes": f"{cache.prefix_caching_hash_algo} of {layout.block_tokens} tokens",
+        "generation": generation,
+    }
+    name = Path(model.model).name or "model"
+    label = f"{name} {model.dtype} tp{parallel.tensor_parallel_size}".replace("torch.", "")
+    return Namespace(digest=namespace_digest(fields), label=label, layout=layout)
+
+
+def _weights(model: ModelConfig, load_format: str) -> str:
+    """What identifies the weights: their content, or the exact commit of a hub."""
+    path = Path(model.model)
+    if load_format == "dummy":
+        return "dummy"
+    if path.is_dir():
+        return weights_digest(path)
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    if commit:
+        return f"hub {model.model} {commit}"
+    raise EngineError(
+        f"the weights of {model.model!r} cannot be identified: it is no directory, and the hub "
+        "gave no commit; download the model and give its directory"
+    )
