@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from kvwise.testing.codecs import Deflate
 from kvwise.testing.tiers import Medium, VerifyingTierSuite
 from kvwise.tiers.directio import Io

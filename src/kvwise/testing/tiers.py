@@ -1,7 +1,7 @@
 """The conformance suites of tiers. They trust only the medium, never the tier's own accounts.
 
-Use: a test class inherits `VerifyingTierSuite` (or `TierSuite`, for a place that keeps no checksums)
-and gives `medium()`: how to open the tier, and how to look at and damage what it wrote without it.
+Use: a test class inherits `VerifyingTierSuite` (or `TierSuite`, for a place without checksums) and
+gives `medium()`: how to open the tier, and how to look at and damage what it wrote without it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kvwise.errors import FailureKind, TierError
 from kvwise.testing.codecs import scatter
 from kvwise.testing.memory import header_of
 from kvwise.tiers.base import Buffers, Placed, Record, Tier, Want
+from kvwise.tiers.wrap import Faulty
 from kvwise.units import MIB
 
 SPACE = b"namespace digest"
@@ -257,6 +258,24 @@ class TierSuite:
         assert read_back(tier, 29, 300_000, placed[29]) == content(29, 300_000)
         tier.close()
 
+    def test_holes_in_batches(self, tmp_path: Path) -> None:
+        """Around injected faults, the rest of each batch is stored and read as if alone."""
+        inner = self.medium(tmp_path).open(CAPACITY_BYTES)
+        half = {FailureKind.IO: 0.5}
+        tier = Faulty(inner, seed=7, puts=half, gets=half)
+        answers = tier.put([(record(n, 80_000), filled(n, 80_000)) for n in range(40)])
+        placed = {n: a for n, a in enumerate(answers) if isinstance(a, Placed)}
+        wants = [want(n, 80_000, spot) for n, spot in placed.items()]
+        found = verdicts(tier, wants)
+        whole = [w for w, kind in zip(wants, found, strict=True) if kind is None]
+
+        assert set(found) == {None, FailureKind.IO}
+        assert inner.used_bytes == sum(spot.stored_bytes for spot in placed.values())
+        assert {w.key: b"".join(w.buffers) for w in whole} == {
+            key_of(n): content(n, 80_000) for n in placed if key_of(n) in {w.key for w in whole}
+        }
+        inner.close()
+
     def test_many_threads(self, tmp_path: Path) -> None:
         """Threads that put, get and free at the same time get their own bytes back."""
         tier = self.medium(tmp_path).open(CAPACITY_BYTES)
@@ -266,9 +285,8 @@ class TierSuite:
             for turn in range(8):
                 numbers = [lane * 1000 + turn * 10 + k for k in range(5)]
                 placed = put_many(tier, numbers, 90_000)
-                for number in numbers:
-                    if read_back(tier, number, 90_000, placed[number]) != content(number, 90_000):
-                        wrong.append(number)
+                found = {n: read_back(tier, n, 90_000, placed[n]) for n in numbers}
+                wrong.extend(n for n in numbers if found[n] != content(n, 90_000))
                 tier.free([placed[n] for n in numbers[1:]])
 
         threads = [threading.Thread(target=work, args=(lane,)) for lane in range(4)]

@@ -12,7 +12,7 @@ an early return would let somebody reuse memory that a device still writes to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +168,7 @@ class DiskTier:
             writing.finish()
         return writing.answers
 
-    def get(self, wants: Sequence[Want]) -> Iterator[tuple[int, TierError | None]]:
+    def get(self, wants: Sequence[Want]) -> Generator[tuple[int, TierError | None]]:
         """Read objects; see `Tier.get`."""
         waiting: dict[int, deque[ReadRun]] = {}
         for run in read_runs(self._parts(wants), RUN_BYTES):
@@ -293,6 +293,7 @@ class _Put:
         self._room = room
         self._lanes = lanes
         self._spares = scratch(count * SPARE_BYTES)
+        self._direct = any(lane.directory.io is Io.DIRECT for lane in lanes)
         self._growing: dict[int, WriteRun] = {}
         self._flying: dict[int, deque[tuple[Future[_Appended], WriteRun]]] = {}
 
@@ -300,6 +301,8 @@ class _Put:
         """Frame one object and give it to a directory, if one has room."""
         spare = self._spares[index * SPARE_BYTES : (index + 1) * SPARE_BYTES]
         pieces = write_pieces(record, stored, codec_id, spare)
+        if self._direct:
+            directio.require_aligned(pieces)
         size_bytes = total_bytes(pieces)
         directory = self._room.take(size_bytes)
         if isinstance(directory, TierError):
