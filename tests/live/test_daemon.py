@@ -1,0 +1,533 @@
+"""The daemon and its clients when processes die, freeze, come back, lie or are hostile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwise.config import Config
+from kvwise.core.keys import ROOT
+from kvwise.errors import CacheUnavailable, ConfigError, ProtocolError
+from kvwise.live import wire
+from kvwise.live.blocks import get, put
+from kvwise.live.client import PEEK_NS, RETRY_S, Client
+from kvwise.live.daemon import Daemon
+from kvwise.live.messages import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    Attach,
+    Fill,
+    Offer,
+    Request,
+    Status,
+    Step,
+)
+from kvwise.live.place import SocketPlace, safe_directory
+from kvwise.live.session import split_lease
+from tests.live.support import (
+    PAGE,
+    SPACE,
+    eventually,
+    payloads,
+    prompt,
+    question,
+    served,
+    settings,
+    spawn,
+    thread_daemon,
+)
+
+HOLDER = """
+import sys, time
+from kvwise.core.keys import ROOT
+from kvwise.live.client import Client
+from kvwise.live.messages import Offer, Step
+from tests.live.support import SPACE, prompt, question
+from kvwise.live.blocks import put
+import os
+client = Client(sys.argv[1], "doomed", timeout_s=5.0)
+client.join(SPACE)
+(grant,) = client.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(5, 10))]))
+plan = client.ask(question(prompt(1, 4)))
+client.want(plan.lease, plan.chunks)
+if len(sys.argv) > 2 and not os.fork():
+    time.sleep(60)
+print("holding", plan.chunks, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A small store with a disk tier."""
+    return settings(tmp_path, disk=True)
+
+
+@pytest.fixture
+def running(config: Config) -> Iterator[Daemon]:
+    """A daemon on a thread."""
+    with thread_daemon(config) as daemon:
+        yield daemon
+
+
+def client_of(config: Config, engine: str = "engine", *, timeout_s: float = 5.0) -> Client:
+    """A client that has joined."""
+    client = Client(config.socket_path, engine, timeout_s=timeout_s)
+    client.join(SPACE)
+    return client
+
+
+def raw(config: Config) -> socket.socket:
+    """A bare connection."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(10)
+    sock.connect(config.socket_path)
+    return sock
+
+
+# --- clients that die -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with-a-forked-child"])
+def test_a_killed_client_releases_everything(
+    config: Config, running: Daemon, tmp_path: Path, forked: bool
+) -> None:
+    """After SIGKILL its leases end and its pages are free, though a child holds its socket."""
+    watcher = client_of(config, "watcher")
+    keys = prompt(1, 4)
+    put(watcher, SPACE, keys, payloads(keys))
+    script = tmp_path / "holder.py"
+    script.write_text(HOLDER)
+    holder = subprocess.Popen(
+        [sys.executable, str(script), config.socket_path, *(["fork"] if forked else [])],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "holding 4\n"
+        assert watcher.status()["levels"]["leases"] == {"load": 1, "store": 1}
+
+        holder.kill()
+
+        def is_released() -> bool:
+            levels = watcher.status()["levels"]
+            return bool(levels["leases"] == {"load": 0, "store": 0} and levels["clients"] == 1)
+
+        assert eventually(is_released)
+        assert watcher.status()["levels"]["pages_free"] == (1 << 20) // PAGE - 4 * 3
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+        watcher.close()
+
+
+def test_a_client_lives_as_long_as_one_connection(config: Config, running: Daemon) -> None:
+    """Scheduler and worker are one client: leases outlive the connection that asked for them."""
+    scheduler, worker = client_of(config), client_of(config)
+    (grant,) = scheduler.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
+
+    scheduler.close()
+    time.sleep(0.1)
+    assert worker.progress(grant.lease) == (0, False)
+
+    worker.close()
+    watcher = client_of(config, "watcher")
+    assert eventually(lambda: watcher.status()["levels"]["leases"]["store"] == 0)
+    watcher.close()
+
+
+def test_a_forked_child_talks_for_itself(config: Config, running: Daemon) -> None:
+    """A child uses a connection of its own; the parent's conversation is undisturbed."""
+    client = client_of(config)
+    keys = prompt(1, 2)
+    put(client, SPACE, keys, payloads(keys))
+    script = (
+        "import os, sys\n"
+        "from kvwise.live.client import Client\n"
+        "from kvwise.live.blocks import get\n"
+        "from tests.live.support import SPACE, payloads, prompt\n"
+        "client = Client(sys.argv[1], 'parent', timeout_s=5.0)\n"
+        "client.join(SPACE)\n"
+        "keys = prompt(1, 2)\n"
+        "good = lambda n: get(client, SPACE, keys[:n]) == payloads(keys[:n])\n"
+        "assert good(32)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if all(good(16) for _ in range(50)) else 1)\n"
+        "assert all(good(32) for _ in range(50))\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, config.socket_path],
+        check=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    client.close()
+
+
+# --- daemons that freeze, die and come back -------------------------------------------------------
+
+
+def test_a_frozen_daemon_costs_one_timeout(config: Config, tmp_path: Path) -> None:
+    """A stopped daemon makes the first verb wait its timeout and the others not at all."""
+    with served(config, tmp_path) as daemon:
+        client = daemon.client(timeout_s=0.25)
+        client.join(SPACE)
+        daemon.send(signal.SIGSTOP)
+        times = []
+        for _ in range(200):
+            begin = time.monotonic()
+            with pytest.raises(CacheUnavailable):
+                client.ask(question(prompt(1, 3)))
+            times.append(time.monotonic() - begin)
+        assert times[0] < 0.5
+        assert sum(times[1:]) < 0.1
+
+        daemon.send(signal.SIGCONT)
+
+        assert eventually(lambda: _asks(client))
+        client.close()
+
+
+def test_what_a_frozen_daemon_granted_late_is_given_back(config: Config, tmp_path: Path) -> None:
+    """Grants that came after the deadline go back, and fills that were not heard are told again."""
+    with served(config, tmp_path) as daemon:
+        client = daemon.client(timeout_s=0.25)
+        client.join(SPACE)
+        (first,) = client.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 5))]))
+        daemon.send(signal.SIGSTOP)
+        late = Step(
+            fills=[Fill(first.lease, 5)], offers=[Offer("s", SPACE.digest, ROOT, prompt(2, 7))]
+        )
+        with pytest.raises(CacheUnavailable):
+            client.step(late)
+        with pytest.raises(CacheUnavailable):
+            client.step(Step())
+        daemon.send(signal.SIGCONT)
+
+        def is_settled() -> bool:
+            if not _asks(client):
+                return False
+            client.step(Step())
+            levels = client.status()["levels"]
+            return bool(levels["leases"]["store"] == 0 and levels["blocks"] == 5)
+
+        assert eventually(is_settled)
+        client.close()
+
+
+def _asks(client: Client) -> bool:
+    """Whether the daemon answers."""
+    try:
+        client.ask(question(prompt(1, 1)))
+    except CacheUnavailable:
+        return False
+    return True
+
+
+def test_a_killed_daemon_loses_only_memory(config: Config, tmp_path: Path) -> None:
+    """After SIGKILL and restart every object that was on disk hits, and the client goes on."""
+    keys = prompt(1, 20)
+    with served(config, tmp_path) as daemon:
+        client = daemon.client(timeout_s=2.0)
+        client.join(SPACE)
+        put(client, SPACE, keys, payloads(keys))
+        assert client.flush(10)
+        old_address = client.address
+        daemon.end(signal.SIGKILL)
+        with pytest.raises(CacheUnavailable):
+            client.ask(question(keys))
+    with served(config, tmp_path) as daemon:
+        assert daemon.facts["objects"] == 20
+        assert eventually(lambda: _asks(client), RETRY_S * 3)
+
+        assert get(client, SPACE, keys) == payloads(keys)
+
+        assert client.status()["counters"]["hit_tokens"] == {"disk": 20 * 16}
+        assert client.address != old_address
+        client.close()
+
+
+def test_a_dead_daemon_costs_nothing_between_tries(config: Config, tmp_path: Path) -> None:
+    """With nobody at the socket verbs fail at once, and progress of a load fails too."""
+    with served(config, tmp_path) as daemon:
+        client = daemon.client(timeout_s=2.0)
+        client.join(SPACE)
+        (grant,) = client.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
+        daemon.end(signal.SIGKILL)
+        time.sleep(2 * PEEK_NS / 1e9)
+        assert client.progress(grant.lease)[1]
+        begin = time.monotonic()
+        for _ in range(100):
+            with pytest.raises(CacheUnavailable):
+                client.ask(question(prompt(1, 3)))
+        assert time.monotonic() - begin < 0.2
+        client.close()
+
+
+def test_a_lease_never_survives_its_daemon(config: Config, tmp_path: Path) -> None:
+    """A worker that slept through a restart follows the new daemon and refuses the old leases."""
+    with served(config, tmp_path) as daemon:
+        scheduler, worker = daemon.client(timeout_s=2.0), daemon.client(timeout_s=2.0)
+        scheduler.join(SPACE)
+        (old,) = scheduler.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
+        daemon.end(signal.SIGKILL)
+    with served(config, tmp_path):
+        assert eventually(lambda: _asks(scheduler), RETRY_S * 3)
+        (new,) = scheduler.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
+        assert split_lease(new.lease)[0] != split_lease(old.lease)[0]
+        address = worker.address
+
+        assert worker.progress(new.lease) == (0, False)
+        assert worker.address != address
+        assert worker.progress(old.lease)[1]
+        scheduler.step(Step(fills=[Fill(old.lease, 2)]))
+        assert worker.progress(new.lease) == (0, False)
+
+        scheduler.close()
+        worker.close()
+
+
+def test_a_daemon_with_other_pages_is_not_used(config: Config, tmp_path: Path) -> None:
+    """A copier that planned for one page size must not meet another; it says what to do."""
+    with served(config, tmp_path) as daemon:
+        client = daemon.client(timeout_s=2.0)
+        daemon.end(signal.SIGKILL)
+        assert not _asks(client)
+    with served(settings(tmp_path, dram_page=8192), tmp_path):
+        time.sleep(RETRY_S)
+        with pytest.raises(CacheUnavailable, match="restart the engine"):
+            client.ask(question(prompt(1, 1)))
+        client.close()
+
+
+def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> None:
+    """A daemon killed with all its memory in use leaves no file in /dev/shm."""
+    before = set(Path("/dev/shm").iterdir())
+    with served(config, tmp_path) as daemon:
+        client = daemon.client()
+        client.join(SPACE)
+        keys = prompt(1, 100)
+        put(client, SPACE, keys, payloads(keys))
+        daemon.end(signal.SIGKILL)
+        client.close()
+
+    assert set(Path("/dev/shm").iterdir()) - before == set()
+
+
+# --- starting and stopping ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_daemon_writes_what_was_deferred(
+    config: Config, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The first signal ends it in order: status 0, everything on disk, no socket left."""
+    keys = prompt(1, 30)
+    with served(config, tmp_path) as daemon:
+        client = daemon.client()
+        client.join(SPACE)
+        put(client, SPACE, keys, payloads(keys))
+        assert daemon.end(number) == 0
+        client.close()
+    assert not Path(config.socket_path).exists()
+
+    with served(config, tmp_path) as daemon:
+        assert daemon.facts["objects"] == 30
+
+
+def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> None:
+    """The second one is refused, is told who is there, and the first goes on."""
+    with pytest.raises(ConfigError, match=f"pid {os.getpid()}"):
+        SocketPlace(Path(config.socket_path))
+
+    client_of(config).close()
+
+
+def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_path: Path) -> None:
+    """A second daemon on the same directory refuses to start and names it."""
+    other = settings(tmp_path, disk=True, serve_socket=str(tmp_path / "b.sock"))
+    (tmp_path / "second.toml").write_text(_toml(other))
+    done = subprocess.run(
+        [sys.executable, "-m", "kvwise", "serve", "--config", str(tmp_path / "second.toml")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert str(tmp_path / "disk") in done.stderr
+    assert "in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _toml(config: Config) -> str:
+    """A configuration as a file."""
+    from kvwise.config import render
+
+    return render(config)
+
+
+def test_a_stale_socket_is_reclaimed(config: Config, tmp_path: Path) -> None:
+    """A socket file that a killed daemon left does not stop the next one."""
+    with served(config, tmp_path) as daemon:
+        daemon.end(signal.SIGKILL)
+    assert Path(config.socket_path).is_socket()
+
+    with served(config, tmp_path) as daemon:
+        daemon.client().close()
+
+
+def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
+    """Something that is no socket is somebody's; the daemon refuses instead of deleting it."""
+    path = Path(config.socket_path)
+    path.write_text("precious")
+    place = SocketPlace(path)
+
+    with pytest.raises(ConfigError, match="not a socket"):
+        place.listen()
+    assert path.read_text() == "precious"
+    os.close(place._lock)
+
+
+def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:
+    """Mode 0600, in a directory made 0700; a directory that others may write to is refused."""
+    assert Path(config.socket_path).stat().st_mode & 0o777 == 0o600
+    made = tmp_path / "made"
+    safe_directory(made)
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o777)
+
+    with pytest.raises(ConfigError, match="other users"):
+        safe_directory(made)
+
+
+def test_an_idle_daemon_leaves(tmp_path: Path) -> None:
+    """With --exit-when-idle it outlives its last client by the linger time, then exits with 0."""
+    config = settings(tmp_path, serve_linger_s=0.3)
+    daemon = spawn(config, tmp_path, "--exit-when-idle")
+    client = daemon.client()
+    time.sleep(1.2)
+    assert daemon.process.poll() is None
+
+    client.close()
+
+    assert daemon.process.wait(10) == 0
+    daemon.end()
+
+
+# --- peers that lie -------------------------------------------------------------------------------
+
+HOSTILE = {
+    "garbage": b"\xff" * 4096,
+    "huge-length": struct.pack("<I", FRAME_BYTES_MAX + 1),
+    "empty-frame": struct.pack("<I", 0),
+    "not-a-message": struct.pack("<I", 4) + b"\xc1\xc1\xc1\xc1",
+    "wrong-type": struct.pack("<I", 1) + b"\x2a",
+    "no-attach": bytes(wire.pack(Status())),
+    "old-protocol": bytes(wire.pack(Attach(PROTOCOL + 1, "x"))),
+    "no-name": bytes(wire.pack(Attach(PROTOCOL, ""))),
+    "long-name": bytes(wire.pack(Attach(PROTOCOL, "x" * 10_000))),
+    "attached-twice": bytes(wire.pack(Attach(PROTOCOL, "x"))) * 2,
+    "deep": struct.pack("<I", 5000) + b"\x91" * 5000,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_bytes_close_only_their_connection(
+    config: Config, running: Daemon, data: bytes
+) -> None:
+    """Whoever sends anything but the protocol is cut off; others are served as before."""
+    client = client_of(config)
+    with raw(config) as sock:
+        sock.sendall(data)
+        while sock.recv(65536):
+            pass
+
+    assert get(client, SPACE, prompt(1, 1)) == []
+    client.close()
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+    """A frame of any content is a message or a `ProtocolError`, never another error."""
+    unpacker = wire.requests()
+    unpacker.feed(struct.pack("<I", len(data)) + data)
+
+    try:
+        message = unpacker.next()
+    except ProtocolError:
+        return
+    assert message is not None
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1 << 20])
+def test_frames_are_cut_wherever_bytes_arrive(size: int) -> None:
+    """All at once or byte by byte, with half a frame behind: the same messages."""
+    messages: list[Request] = [Attach(PROTOCOL, "x"), Status(), Step(fills=[Fill(1, 2)])]
+    stream = b"".join(bytes(wire.pack(message)) for message in messages) + b"\x10\x00"
+    unpacker, found = wire.requests(), []
+    for start in range(0, len(stream), size):
+        unpacker.feed(stream[start : start + size])
+        while (message := unpacker.next()) is not None:
+            found.append(message)
+
+    assert found == messages
+
+
+def test_a_peer_that_does_not_read_is_not_waited_for(config: Config, running: Daemon) -> None:
+    """A peer that asks and asks without reading fills its own buffers; others are served."""
+    client = client_of(config)
+    with raw(config) as sock:
+        sock.sendall(wire.pack(Attach(PROTOCOL, "deaf")))
+        sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            sock.sendall(bytes(wire.pack(Status())) * 200_000)
+
+        begin = time.monotonic()
+        client.status()
+        assert time.monotonic() - begin < 1.0
+
+        sock.settimeout(10)
+        assert sock.recv(1 << 16)
+    client.close()
+
+
+def test_a_peer_that_never_attaches_is_dropped(
+    config: Config, running: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent connection is closed after a while."""
+    monkeypatch.setattr("kvwise.live.daemon.ATTACH_S", 0.1)
+    with raw(config) as sock:
+        assert sock.recv(1) == b""
+
+
+def test_there_is_a_bound_on_connections(
+    config: Config, running: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the bound a connection is closed at once; those before it stay."""
+    monkeypatch.setattr("kvwise.live.daemon.CONNECTIONS_MAX", 2)
+    first, second = client_of(config, "a"), client_of(config, "b")
+    with raw(config) as third:
+        assert third.recv(1) == b""
+
+    assert first.status()["levels"]["clients"] == 2
+    first.close()
+    second.close()
