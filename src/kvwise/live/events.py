@@ -3,17 +3,20 @@
 Feeding the events of a log to a fresh brain must give the same commands, so every incident can be
 replayed. The log never fails a request: when it cannot be written it ends, and says so.
 
-A log is a magic, then records: u32 length, u8 kind, MessagePack body, and for events the 8-byte
-digest of all commands so far. Kind 0 is the header (how the brain was set up), 255 says that the
-size bound was reached. A torn last record is what a killed process leaves and is ignored.
+A log is a magic, then records: u32 length, u32 CRC-32 of the rest, u8 kind, MessagePack body, and
+for events the 8-byte digest of all commands so far. Kind 0 is the header (how the brain is set up),
+255 says that the size bound was reached. A torn last record is what a killed process leaves and is
+ignored; any other damage is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +37,7 @@ LOG_BYTES_MAX = GIB
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 DIGEST_BYTES = 8
-_HEAD = struct.Struct("<IB")
+_HEAD = struct.Struct("<II")
 _HEADER, _FULL = 0, 255
 _EVENTS: tuple[type[Event], ...] = get_args(Event)
 _KIND = {kind: number for number, kind in enumerate(_EVENTS, 1)}
@@ -80,7 +83,7 @@ class EventLog:
         self._encoder = msgspec.msgpack.Encoder()
         self._left_bytes = bytes_max
         header = self._encoder.encode(Header(kvwise.__version__, config))
-        self._write(MAGIC + _HEAD.pack(len(header), _HEADER) + header)
+        self._write(MAGIC + _record(_HEADER, header))
 
     @property
     def is_open(self) -> bool:
@@ -92,9 +95,9 @@ class EventLog:
         if self._file is None:
             return
         body = self._encoder.encode(event) + self._digest.add(commands)
-        record = _HEAD.pack(len(body), _KIND[type(event)]) + body
-        if len(record) + _HEAD.size > self._left_bytes:
-            self._write(_HEAD.pack(0, _FULL))
+        record, end = _record(_KIND[type(event)], body), _record(_FULL, b"")
+        if len(record) + len(end) > self._left_bytes:
+            self._write(end)
             _log.warning("the event log %s reached its bound; nothing more is recorded", self._path)
             self.close()
             return
@@ -110,12 +113,12 @@ class EventLog:
 
     def close(self) -> None:
         """End the log; idempotent."""
-        file, self._file = self._file, None
+        file = self._file
         if file is not None:
-            try:
+            self.flush()
+            self._file = None
+            with contextlib.suppress(OSError):  # what cannot be written was reported by `flush`
                 file.close()
-            except OSError as error:
-                self._give_up(error)
 
     def _write(self, data: bytes) -> None:
         """Append bytes."""
@@ -128,8 +131,17 @@ class EventLog:
 
     def _give_up(self, error: OSError) -> None:
         """Stop recording: a full disk must not stop the cache."""
-        self._file = None
+        file, self._file = self._file, None
         _log.warning("the event log %s ends here: %s", self._path, error.strerror)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+def _record(kind: int, body: bytes) -> bytes:
+    """One record as it lies in the file."""
+    rest = bytes([kind]) + body
+    return _HEAD.pack(len(rest), zlib.crc32(rest)) + rest
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -209,11 +221,15 @@ class Recording:
         head = self._file.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return None
-        size, kind = _HEAD.unpack(head)
-        if size > RECORD_BYTES_MAX:
+        size, checksum = _HEAD.unpack(head)
+        if not 0 < size <= RECORD_BYTES_MAX:
             raise FrameError(f"{self._path} has a record of {format_size(size)}")
-        body = self._file.read(size)
-        return (kind, body) if len(body) == size else None
+        rest = self._file.read(size)
+        if len(rest) < size:
+            return None
+        if zlib.crc32(rest) != checksum:
+            raise FrameError(f"{self._path} has a damaged record")
+        return rest[0], rest[1:]
 
 
 def replay(path: Path) -> tuple[Verdict, Brain]:

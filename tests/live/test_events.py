@@ -1,0 +1,194 @@
+"""The event log: what a store heard leads a fresh brain to the same commands; damage is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from kvwise.core.words import DRAM, Ended, Joined, Tick, TierSpec
+from kvwise.core.world import BrainConfig
+from kvwise.errors import FrameError
+from kvwise.live.blocks import get, put
+from kvwise.live.events import MAGIC, EventLog, Recording, replay
+from kvwise.live.messages import Step, Timing
+from kvwise.live.store import Store
+from tests.live.support import PAGE, SPACE, payloads, prompt, settings
+
+BRAIN = BrainConfig(PAGE, (TierSpec("dram", 100 * PAGE, PAGE, 0, 1e10, 0.0),))
+
+
+def busy_run(folder: Path) -> Path:
+    """A real store with evictions, disk writes, loads, misses and timings; its event log."""
+    log = folder / "events.kvlog"
+    store = Store.open(settings(folder, disk=True, serve_event_log=str(log)))
+    store.join(SPACE)
+    for seed in range(10):
+        keys = prompt(seed, 15)
+        put(store, SPACE, keys, payloads(keys))
+        store.flush(10)
+        store.step(Step(timings=[Timing(SPACE.digest, 64, 2048.0, 0.05)]))
+        get(store, SPACE, prompt(seed // 2, 15))
+    get(store, SPACE, prompt(0, 15))
+    store.close()
+    return log
+
+
+def events_start(log: bytes) -> int:
+    """Where the records of events begin."""
+    return len(MAGIC) + 8 + int(struct.unpack_from("<I", log, len(MAGIC))[0])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of one busy run."""
+    return busy_run(tmp_path_factory.mktemp("run"))
+
+
+def test_a_real_run_replays_equal(recorded: Path) -> None:
+    """Every event of a live store, threads and disk included, leads to the same commands."""
+    verdict, brain = replay(recorded)
+
+    assert verdict.divergence == ""
+    assert verdict.complete
+    assert verdict.events > 100
+    assert brain.snapshot()["counters"]["hit_tokens"]["disk"] > 0
+
+
+def test_a_recovered_run_replays_equal(tmp_path: Path) -> None:
+    """A store that starts with a full disk logs what it found; the earlier log is kept."""
+    busy_run(tmp_path)
+    log = busy_run(tmp_path)
+
+    assert replay(log)[0].divergence == ""
+    assert replay(log.with_name(log.name + ".old"))[0].divergence == ""
+
+
+def test_a_killed_process_leaves_a_readable_log(recorded: Path, tmp_path: Path) -> None:
+    """Cut anywhere, a log replays equal up to its last whole record."""
+    whole = recorded.read_bytes()
+    cut = tmp_path / "cut"
+    header = events_start(whole)
+    counts = []
+    for size in (header, header + 3, header + (len(whole) - header) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:size])
+        verdict, _ = replay(cut)
+        assert verdict.equal
+        counts.append(verdict.events)
+
+    assert counts == sorted(counts)
+    assert counts[0] == counts[1] == 0
+
+
+def test_a_different_command_is_a_divergence(tmp_path: Path) -> None:
+    """A log whose digests do not match names the first event that differs."""
+    path = tmp_path / "log"
+    log = EventLog(path, BRAIN)
+    log.add(Joined(1, 1, SPACE), [])
+    log.add(Tick(2), [Ended(7)])
+    log.close()
+
+    verdict, _ = replay(path)
+
+    assert not verdict.equal
+    assert verdict.events == 1
+    assert "Tick" in verdict.divergence
+
+
+def test_an_event_that_breaks_the_brain_is_a_divergence(tmp_path: Path) -> None:
+    """A promise that the brain breaks in replay is reported, not raised."""
+    path = tmp_path / "log"
+    log = EventLog(path, BRAIN)
+    log.add(Joined(1, 1, SPACE), [])
+    log.close()
+    small = BrainConfig(PAGE, (TierSpec("dram", PAGE, PAGE, 0, 1e10, 0.0),))
+    other = EventLog(tmp_path / "small", small)
+    other.close()
+    body = path.read_bytes()
+    (tmp_path / "small").write_bytes((tmp_path / "small").read_bytes() + body[events_start(body) :])
+
+    verdict, _ = replay(tmp_path / "small")
+
+    assert "broke the brain" in verdict.divergence
+
+
+def test_the_log_is_bounded(tmp_path: Path) -> None:
+    """At its bound a log ends, says so, and the store goes on; what it holds still replays."""
+    path = tmp_path / "log"
+    log = EventLog(path, BRAIN, bytes_max=2000)
+    for n in range(1000):
+        log.add(Tick(n), [])
+
+    assert not log.is_open
+    assert path.stat().st_size <= 2000
+    verdict, _ = replay(path)
+    assert verdict.equal
+    assert not verdict.complete
+
+
+def test_a_full_disk_ends_the_log_and_nothing_else(tmp_path: Path) -> None:
+    """When the log cannot be written it closes; adding goes on without an error."""
+    log = EventLog(tmp_path / "log", BRAIN)
+    log.close()
+    log._file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb")
+    log.add(Tick(1), [])
+
+    log.flush()
+
+    assert not log.is_open
+    log.add(Tick(2), [])
+    log.close()
+
+
+def test_only_its_user_reads_a_log(recorded: Path) -> None:
+    """Request names are somebody's business: mode 0600."""
+    assert recorded.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"KVWLOG2\n", MAGIC, MAGIC + b"\0" * 8, MAGIC + struct.pack("<II", 1 << 31, 0)],
+    ids=["empty", "other-magic", "no-header", "empty-header", "huge"],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes) -> None:
+    """A file that does not begin like a log is refused with `FrameError`."""
+    path = tmp_path / "log"
+    path.write_bytes(data)
+
+    with pytest.raises(FrameError):
+        Recording(path)
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(place=st.floats(0, 1), value=st.integers(1, 255))
+def test_a_damaged_log_never_crashes_the_reader(
+    recorded: Path, tmp_path: Path, place: float, value: int
+) -> None:
+    """One changed byte is refused, or the log reads as torn there; it is never another error."""
+    path = tmp_path / "damaged"
+    shutil.copy(recorded, path)
+    data = bytearray(path.read_bytes())
+    at = min(int(place * len(data)), len(data) - 1)
+    data[at] ^= value
+    path.write_bytes(data)
+
+    try:
+        verdict, _ = replay(path)
+    except FrameError:
+        return
+    assert verdict.equal
+
+
+def test_the_arena_tier_comes_first(recorded: Path) -> None:
+    """The header tells how the brain was set up."""
+    recording = Recording(recorded)
+    recording.close()
+
+    assert recording.header.brain.tiers[DRAM].name == "dram"
+    assert recording.header.brain.page_bytes == PAGE
