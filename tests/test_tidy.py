@@ -92,7 +92,7 @@ def reraises(handler: ast.ExceptHandler) -> bool:
 
 def plain_names(name: str, tree: ast.Module) -> Iterator[str]:
     """Names say what a thing is; versions, managers and utilities say nothing."""
-    banned = re.compile(r"(_v\d+|_new|_utils?|[Mm]anager|Utils?)$|^utils?$")
+    banned = re.compile(r"(_v\d+|_new|_utils?|Manager|Utils?)$|^utils?$")
     if banned.search(Path(name).stem):
         yield f"1: the module is called {name}"
     for node in ast.walk(tree):
