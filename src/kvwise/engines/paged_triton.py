@@ -65,11 +65,11 @@ def copy_rows(rows: torch.Tensor, *, longest: int, alignment: int) -> None:
         alignment: a key of `ALIGNMENTS` that divides everything in it.
 
     Raises:
-        EngineError: the kernel could not be compiled for this device.
+        EngineError: the kernel could not be compiled or launched on this device.
     """
     word, word_bytes = ALIGNMENTS[alignment]
     grid = (rows.shape[0], triton.cdiv(longest, TILE_BYTES))
     try:
         copy_rows_kernel[grid](rows, word, word_bytes, TILE_BYTES // word_bytes, alignment)
     except TritonError as error:
-        raise EngineError(f"the copy kernel does not compile for this GPU: {error}") from error
+        raise EngineError(f"the copy kernel cannot run on this GPU: {error}") from error
