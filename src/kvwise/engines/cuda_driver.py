@@ -21,7 +21,7 @@ _PORTABLE = 1
 class Driver:
     """The driver, with the context that was current where it was made."""
 
-    def __init__(self, library: Any = None) -> None:  # noqa: ANN401 (a CDLL has any attribute)
+    def __init__(self, library: Any = None) -> None:
         """Load the driver, or use one that is given.
 
         Raises:

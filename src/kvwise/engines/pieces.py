@@ -21,7 +21,7 @@ class KvTensor:
     """The memory of one layer's KV tensor.
 
     Attributes:
-        name: the layer, for messages.
+        name: what it is, for messages.
         address: address of element zero.
         shape: as the engine made it, in any order of axes.
         strides: elements between neighbours of each axis.
@@ -58,7 +58,7 @@ def device_layer(tensor: KvTensor, *, group: int, blocks: int) -> DeviceLayer:
     _require_apart(tensor, [*inner, (stride, blocks)])
     run, outer = _joined(inner)
     if not run:
-        raise EngineError(f"{tensor.name}: the elements of its KV tensor are not contiguous")
+        raise EngineError(f"{tensor.name}: its elements are not contiguous")
     pieces = [
         sum(step * nth for (step, _), nth in zip(outer, place, strict=True)) * tensor.item_bytes
         for place in product(*(range(size) for _, size in outer))
@@ -102,7 +102,7 @@ def _require_apart(tensor: KvTensor, axes: list[tuple[int, int]]) -> None:
     for stride, size in sorted(axis for axis in axes if axis[1] > 1):
         if stride < reach:
             raise EngineError(
-                f"{tensor.name}: elements of its KV tensor overlap, shape {tensor.shape}, "
+                f"{tensor.name}: its elements overlap, shape {tensor.shape}, "
                 f"strides {tensor.strides}"
             )
         reach += stride * (size - 1)

@@ -5,7 +5,6 @@ The interior of a block stays opaque: it is described for the namespace and neve
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvwise.core.layout import Group, GroupKind, Layout, default_chunk_tokens
 from kvwise.engines.copying import DeviceLayer
+from kvwise.engines.pieces import KvTensor, device_layer
 from kvwise.engines.vllm.orders import Facts
 from kvwise.errors import EngineError
 
@@ -49,21 +49,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer as found: `tensor[b]` is block b, as `parts` neighbouring kernel blocks."""
+    """One layer as found, and where its blocks are."""
 
     name: str
     tensor: Tensor
-    parts: int
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one block."""
-        return int(math.prod(self.tensor.shape[1:])) * int(self.tensor.itemsize) * self.parts
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one block to the next."""
-        return int(self.tensor.stride(0)) * int(self.tensor.itemsize) * self.parts
+    place: DeviceLayer
 
 
 def read_shape(
@@ -83,14 +73,12 @@ def read_shape(
     numbers: dict[str, int] = {}
     first: list[_Layer] = []
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
-        found = list(_own_layers(group, kv_caches, kv_cache_config.num_blocks))
+        found = list(_own_layers(index, group, kv_caches, kv_cache_config.num_blocks))
         groups.append(_group(group, found))
         first.append(found[0])
         for layer in found:
             numbers[layer.name] = len(layers)
-            layers.append(
-                DeviceLayer(index, layer.tensor.data_ptr(), layer.stride, layer.page_bytes)
-            )
+            layers.append(layer.place)
     block_tokens = _block_tokens(kv_cache_config)
     replicas = _replicas(vllm_config, kv_cache_config, groups)
     rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.tensor_parallel_size
@@ -122,7 +110,7 @@ def _block_tokens(kv_cache_config: KVCacheConfig) -> int:
 
 
 def _own_layers(
-    group: KVCacheGroupSpec, kv_caches: Mapping[str, Tensor], num_blocks: int
+    index: int, group: KVCacheGroupSpec, kv_caches: Mapping[str, Tensor], num_blocks: int
 ) -> Iterator[_Layer]:
     """The layers of a group that have KV of their own; those that share another's are left out."""
     seen: set[int] = set()
@@ -135,24 +123,14 @@ def _own_layers(
         if tensor.data_ptr() in seen:
             continue
         seen.add(tensor.data_ptr())
-        parts, rest = divmod(tensor.shape[0], num_blocks)
-        layer = _Layer(name, tensor, parts)
-        if rest or not parts or not _is_dense(tensor, several=parts > 1):
-            raise EngineError(
-                f"KV blocks of layer {name} are not contiguous: shape {tuple(tensor.shape)}, "
-                f"strides {tensor.stride()}, {num_blocks} blocks; set VLLM_KV_CACHE_LAYOUT to a "
-                "layout that keeps a layer's block together"
-            )
-        yield layer
-
-
-def _is_dense(tensor: Tensor, *, several: bool) -> bool:
-    """Whether one block is a gapless run of bytes, in whatever order; `several` make one block."""
-    reach = 1 + sum(
-        (size - 1) * step for size, step in zip(tensor.shape[1:], tensor.stride()[1:], strict=True)
-    )
-    count = math.prod(tensor.shape[1:])
-    return reach == count and (not several or tensor.stride(0) == count)
+        found = KvTensor(
+            f"KV of layer {name}",
+            int(tensor.data_ptr()),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            int(tensor.itemsize),
+        )
+        yield _Layer(name, tensor, device_layer(found, group=index, blocks=num_blocks))
 
 
 def _group(group: KVCacheGroupSpec, layers: list[_Layer]) -> Group:
@@ -169,9 +147,9 @@ def _group(group: KVCacheGroupSpec, layers: list[_Layer]) -> Group:
         declared = by_layer[layer.name]
         if getattr(declared, "tokens_per_state", 1) != 1:
             raise EngineError(f"layer {layer.name} keeps compressed states; not supported yet")
-        if layer.page_bytes != declared.real_page_size_bytes:
+        if layer.place.page_bytes != declared.real_page_size_bytes:
             raise EngineError(
-                f"a block of layer {layer.name} has {layer.page_bytes} bytes, vLLM declares "
+                f"a block of layer {layer.name} has {layer.place.page_bytes} bytes, vLLM declares "
                 f"{declared.real_page_size_bytes}"
             )
     kind = KINDS[kinds.pop()]
@@ -181,7 +159,7 @@ def _group(group: KVCacheGroupSpec, layers: list[_Layer]) -> Group:
             spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
             for spec in (by_layer[layer.name] for layer in layers)
         )
-    return Group(kind, tuple(layer.page_bytes for layer in layers), window)
+    return Group(kind, tuple(layer.place.page_bytes for layer in layers), window)
 
 
 def _replicas(
