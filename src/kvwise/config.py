@@ -497,4 +497,4 @@ def _toml(key: Key, value: object) -> str:
         for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
             if value % unit == 0:
                 return f'"{value // unit}{name}"'
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,188 @@
+"""`kvwise serve` and `kvwise explain` as a person meets them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvwise import cli
+from kvwise import config as configuration
+from kvwise.config import Config
+from kvwise.live.blocks import get, put
+from kvwise.live.client import Client
+from kvwise.live.store import Store
+from tests.live.support import SPACE, payloads, prompt, served, settings, spawn, thread_daemon
+
+
+def history(config: Config) -> None:
+    """A store with one load and one miss behind it."""
+    store = Store.open(config)
+    store.join(SPACE)
+    keys = prompt(1, 4)
+    put(store, SPACE, keys, payloads(keys))
+    get(store, SPACE, keys)
+    get(store, SPACE, prompt(2, 4))
+    store.close()
+
+
+def test_print_config_is_a_file_that_means_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What --print-config prints can be loaded and is the effective configuration."""
+    disk = str(tmp_path / "d")
+    arguments = ["--dram", "1GiB", "--disk", disk, "--disk-size", "2GiB", "--metrics", ""]
+
+    assert cli.run(["serve", *arguments, "--socket", str(tmp_path / "s"), "--print-config"]) == 0
+
+    file = tmp_path / "kvwise.toml"
+    file.write_text(capsys.readouterr().out)
+    config = configuration.load(file)
+    assert config.dram.size == 1 << 30
+    assert config.disk.paths == (disk,)
+    assert config.serve.metrics == ""
+    assert config.serve.socket == str(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dram", "many"], "dram.size"),
+        (["--disk", "/somewhere"], "disk.size"),
+        (["--disk-size", "1GiB"], "disk.paths"),
+        (["--dram", "8KiB"], "dram.page"),
+        (["--dram", "1000TiB"], "lower it"),
+        (["--metrics", "nowhere"], "host:port"),
+        (["--config", "/does/not/exist"], "/does/not/exist"),
+        (["--socket", "/" + "x" * 200], "shorter"),
+    ],
+)
+def test_wrong_settings_end_with_a_hint(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A setting that cannot work ends with status 2, names the key and says what to do."""
+    before = ["--socket", str(tmp_path / "s"), "--dram", "16MiB", "--metrics", ""]
+
+    assert cli.run(["serve", *before, *arguments]) == 2
+
+    assert words in capsys.readouterr().err
+
+
+def test_the_ready_line_can_be_read(tmp_path: Path) -> None:
+    """One line says where it listens and what it has."""
+    config = settings(tmp_path, disk=True)
+    file = tmp_path / "kvwise.toml"
+    file.write_text(configuration.render(config))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvwise", "serve", "--config", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+
+    assert config.socket_path in line
+    assert "1.0 MiB of memory" in line
+    assert "16.0 MiB of disk" in line
+    assert process.returncode == 0
+    assert "SIGINT: writing what was deferred" in errors
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    """Whoever does not want to wait for deferred writes need not: a frozen write ends too."""
+    config = settings(tmp_path, disk=True, write_per_day=1)
+    daemon = spawn(config, tmp_path)
+    client = daemon.client()
+    client.join(SPACE)
+    keys = prompt(1, 20)
+    put(client, SPACE, keys, payloads(keys))
+    client.close()
+    daemon.send(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.process.wait(0.5)
+
+    daemon.send(signal.SIGTERM)
+
+    assert daemon.process.wait(1.5) == 1
+    daemon.end()
+
+
+def test_metrics_are_served(tmp_path: Path) -> None:
+    """The ready line tells where; port 0 takes any."""
+    config = settings(tmp_path, serve_metrics="127.0.0.1:0")
+    with served(config, tmp_path) as daemon:
+        assert str(daemon.facts["metrics"]).startswith("http://127.0.0.1:")
+
+
+def test_explain_asks_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last decisions of a running daemon, in words and as JSON."""
+    config = settings(tmp_path)
+    keys = prompt(1, 4)
+    with thread_daemon(config):
+        client = Client(config.socket_path, "engine", timeout_s=5.0)
+        client.join(SPACE)
+        put(client, SPACE, keys, payloads(keys))
+        get(client, SPACE, keys)
+        client.close()
+        assert cli.run(["explain", "--url", config.socket_path]) == 0
+        text = capsys.readouterr().out
+        assert cli.run(["explain", "--url", config.socket_path, "--json", "-n", "1"]) == 0
+        (decision,) = json.loads(capsys.readouterr().out)["decisions"]
+
+    assert "policy" in text
+    assert decision["choice"] == "load"
+    assert decision["load_tokens"] == len(keys)
+
+
+def test_explain_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An event log explains itself without a daemon, and can be verified."""
+    log = tmp_path / "log"
+    history(settings(tmp_path, serve_event_log=str(log)))
+
+    assert cli.run(["explain", "--log", str(log)]) == 0
+    text = capsys.readouterr().out
+    assert cli.run(["explain", "--log", str(log), "--replay"]) == 0
+    verdict = capsys.readouterr().out
+
+    assert "nothing" in text
+    assert verdict.startswith("equal: ")
+
+
+def test_a_log_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A divergence is status 1, and --json tells where."""
+    from kvwise.core.words import Ended, Tick, TierSpec
+    from kvwise.core.world import BrainConfig
+    from kvwise.live.events import EventLog
+
+    path = tmp_path / "log"
+    log = EventLog(path, BrainConfig(4096, (TierSpec("dram", 1 << 20, 4096, 0, 1e10, 0.0),)))
+    log.add(Tick(1), [Ended(3)])
+    log.close()
+
+    assert cli.run(["explain", "--log", str(path), "--replay", "--json"]) == 1
+
+    assert not json.loads(capsys.readouterr().out)["equal"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--replay"], 2, "--log"),
+        (["--url", "/nobody/here"], 1, "no daemon"),
+        (["--log", __file__], 1, "not a kvwise event log"),
+    ],
+)
+def test_explain_says_what_is_wrong(
+    arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No daemon, no log or no replay without a log: one line that says so."""
+    assert cli.run(["explain", *arguments]) == status
+
+    assert words in capsys.readouterr().err

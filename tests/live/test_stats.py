@@ -1,0 +1,131 @@
+"""The metrics: exact numbers for a known history, flat when idle, readable by Prometheus."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvwise.errors import ConfigError
+from kvwise.live.blocks import get, put
+from kvwise.live.node import Node
+from kvwise.live.session import Session
+from kvwise.live.stats import MetricsServer
+from kvwise.live.store import Store
+from tests.live.support import SPACE, payloads, prompt, settings
+
+Values = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node with a disk tier."""
+    node = Node(settings(tmp_path, disk=True))
+    yield node
+    node.close(5.0)
+
+
+@pytest.fixture
+def server(node: Node) -> Iterator[MetricsServer]:
+    """Its metrics on a free port."""
+    server = MetricsServer("127.0.0.1:0", node.latencies, node.status)
+    yield server
+    server.close()
+
+
+def scrape(server: MetricsServer) -> Values:
+    """Every sample by name and labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    return {
+        (sample.name, *(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) -> None:
+    """Four chunks stored, read once, one unknown prompt: every counter says just that."""
+    store = Store(node, Session(node, "engine"))
+    store.join(SPACE)
+    keys = prompt(1, 4)
+    put(store, SPACE, keys, payloads(keys))
+    assert store.flush(10)
+    get(store, SPACE, keys)
+    get(store, SPACE, prompt(2, 3))
+
+    values = scrape(server)
+
+    assert values[("kvwise_hit_tokens_total", "tier=dram")] == 64
+    assert values[("kvwise_asked_tokens_total",)] == 65 + 49
+    assert values[("kvwise_decisions_total", "choice=load", "why=forced")] == 1
+    assert values[("kvwise_decisions_total", "choice=recompute", "why=no_match")] == 1
+    assert values[("kvwise_written_bytes_total", "tier=dram")] == 4 * 9000
+    assert values[("kvwise_written_bytes_total", "tier=disk")] == 4 * 16384
+    assert values[("kvwise_tier_objects", "tier=disk")] == 4
+    assert values[("kvwise_tier_used_bytes", "tier=disk")] == 4 * 16384
+    assert values[("kvwise_pages_free",)] == 256 - 12
+    assert values[("kvwise_leases", "kind=store")] == 0
+    assert values[("kvwise_load_seconds_count",)] == 1
+    assert values[("kvwise_clients",)] == 1
+
+
+def test_an_idle_store_counts_nothing(node: Node, server: MetricsServer) -> None:
+    """While nothing happens no counter moves."""
+    before = {name: value for name, value in scrape(server).items() if "_total" in name[0]}
+    time.sleep(0.6)
+
+    after = scrape(server)
+
+    assert {name: after[name] for name in before} == before
+
+
+def test_counters_never_go_back(node: Node, server: MetricsServer) -> None:
+    """Over evictions, clears and reads no counter ever decreases or is negative."""
+    store = Store(node, Session(node, "engine"))
+    store.join(SPACE)
+    last: Values = {}
+    for seed in range(6):
+        keys = prompt(seed, 20)
+        put(store, SPACE, keys, payloads(keys))
+        get(store, SPACE, prompt(seed // 2, 20))
+        if seed == 3:
+            store.clear()
+        now = {name: value for name, value in scrape(server).items() if "_total" in name[0]}
+        assert all(value >= last.get(name, 0.0) for name, value in now.items())
+        assert set(last) <= set(now)
+        last = now
+
+
+def test_reads_from_disk_are_timed(tmp_path: Path) -> None:
+    """After a restart the read histogram counts every object read."""
+    config = settings(tmp_path, disk=True)
+    keys = prompt(1, 6)
+    store = Store.open(config)
+    store.join(SPACE)
+    put(store, SPACE, keys, payloads(keys))
+    store.close()
+    node = Node(config)
+    server = MetricsServer("127.0.0.1:0", node.latencies, node.status)
+    store = Store(node, Session(node, "engine"))
+    store.join(SPACE)
+    assert get(store, SPACE, keys) == payloads(keys)
+
+    values = scrape(server)
+
+    server.close()
+    store.close()
+    assert values[("kvwise_read_seconds_count", "tier=disk")] == 6
+    assert values[("kvwise_hit_tokens_total", "tier=disk")] == 96
+    assert values[("kvwise_read_bytes_total", "tier=disk")] == 6 * 9000
+
+
+def test_a_port_in_use_is_refused_with_a_hint(node: Node, server: MetricsServer) -> None:
+    """The address is named and what to do is said."""
+    with pytest.raises(ConfigError, match=r"serve\.metrics.*another port"):
+        MetricsServer(f"127.0.0.1:{server.port}", node.latencies, node.status)
