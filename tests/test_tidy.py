@@ -240,7 +240,7 @@ def unfinished(text: str) -> list[str]:
 def machine_paths(text: str) -> list[str]:
     """Lines that only mean something on one machine, or name a host that serves packages."""
     hosts = "pyp" + r"i\.org|pythonho" + "sted"
-    places = re.compile(f"/wor{''}k/|/ro{''}ot/|/ho{''}me/|/tmp/[A-Z]\\b|{hosts}")
+    places = re.compile(f"/wor{''}k/|/ro{''}ot/|/tmp/[A-Z]\\b|{hosts}")
     return [line.strip() for line in text.splitlines() if places.search(line)]
 
 
