@@ -25,18 +25,16 @@ _NO_CPU_TORCH = re.compile(r"No matching distribution found for torch==\S+\+cpu"
 _HINTS = (
     (
         _NO_CPU_TORCH,
-        "pip finds no CPU build of torch on its indexes; set PIP_EXTRA_INDEX_URL to an index that "
-        "has CPU builds of torch, and run again",
+        "point PIP_EXTRA_INDEX_URL at an index that has CPU builds of torch, and run again",
     ),
     (
         re.compile(r"No matching distribution found for (\S+)"),
-        "pip's index does not have this package for this Python ({0}); Python 3.11 on x86-64 Linux "
-        "is what the pins were made for",
+        "the pins, {0} among them, are for Python 3.11 on x86-64 Linux",
     ),
-    (re.compile(r"No space left on device"), "the disk is full; free some space and run again"),
+    (re.compile(r"No space left on device"), "free some disk space and run again"),
     (
         re.compile(r"NewConnectionError|ConnectTimeout|Temporary failure in name resolution"),
-        "pip cannot reach its package index; check the network, or pip's index settings",
+        "pip cannot reach its package index: check the network and pip's settings",
     ),
 )
 
@@ -122,5 +120,5 @@ def _explain(lines: list[str]) -> str:
     for pattern, hint in _HINTS:
         found = pattern.search(output)
         if found:
-            return f"{hint.format(*found.groups())}\npip's last lines:\n{last}"
+            return f"pip failed; its last lines:\n{last}\nhint: {hint.format(*found.groups())}"
     return f"pip failed; its last lines:\n{last}"

@@ -1,4 +1,4 @@
-"""Owns the folders that kvwise fills once and reuses: where they are, whose turn it is, which are whole.
+"""Owns the folders that kvwise fills once and reuses: where, whose turn it is, which are whole.
 
 It fills nothing itself. A folder counts only when its stamp says that it was finished, so that an
 interrupted installation is done again, and one process fills a folder while others wait.
@@ -26,7 +26,7 @@ _LOCK_POLL_S = 0.5
 
 
 class SetupError(KvwiseError):
-    """Something that the demo needs could not be installed or started; the message says what to do."""
+    """What the demo needs could not be installed or started; the message says what to do."""
 
 
 def cache_root() -> Path:
@@ -70,7 +70,7 @@ def _require_space(folder: Path, need_bytes: int) -> None:
     if free_bytes < need_bytes:
         raise SetupError(
             f"{folder} has {format_size(free_bytes)} free, and {format_size(need_bytes)} are "
-            "needed; free some space, or point XDG_CACHE_HOME at a larger disk, and run again"
+            "needed; hint: free some space, or point XDG_CACHE_HOME at a larger disk, and run again"
         )
 
 
@@ -87,7 +87,7 @@ def _turn(path: Path, progress: Progress) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise SetupError(
                         f"another process has held {path} for {LOCK_WAIT_S // 60} minutes; "
-                        "end it and run again"
+                        "hint: end it and run again"
                     ) from None
                 progress.now(f"another process is filling {path.stem}, waiting for it")
                 time.sleep(_LOCK_POLL_S)

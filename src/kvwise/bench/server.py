@@ -1,0 +1,151 @@
+"""Owns a vLLM OpenAI server on this machine, from its command line to its end.
+
+It decides nothing about caching: the connector's settings come from the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import kvwise
+from kvwise.bench import chat
+from kvwise.bench.children import Child
+from kvwise.bench.progress import Progress
+
+START_DEADLINE_S = 300
+STOP_S = 25
+"""The server gives its engine 15 s to end; beyond this the group is killed."""
+
+_SHUTDOWN_TIMEOUT_S = 15
+_KV_SPACE_GIB = 2
+BLOCK_TOKENS = 32
+_CONTEXT_TOKENS = 4096
+_SEQUENCES = 4
+STEP_TOKENS = 2048
+"""Tokens of a prompt that the engine computes in one step."""
+_CORES_FOR_ONE_THREAD = 2
+"""On so few cores the engine's own choice of threads gets in the way of its server process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What a server is started with.
+
+    Attributes:
+        python: interpreter that has vLLM.
+        model: checkpoint folder.
+        folder: where the server may put its log and its view of the kvwise package.
+        cache: kvwise's own settings, handed to the connector; None runs without a connector.
+    """
+
+    python: Path
+    model: Path
+    folder: Path
+    cache: dict[str, Any] | None
+
+
+class Engine:
+    """A running server; a context manager that stops it."""
+
+    def __init__(self, child: Child, port: int) -> None:
+        self._child = child
+        self.port = port
+
+    @classmethod
+    def start(cls, options: EngineOptions, progress: Progress) -> Self:
+        """Start a server and wait until it answers.
+
+        Raises:
+            SetupError: it ended or was not ready in time; the message says where its log is.
+        """
+        port = free_port()
+        command = [str(options.python), *_arguments(options, port)]
+        log = options.folder / "engine.log"
+        child = Child("the engine", command, log=log, env=_environment(options), stop_s=STOP_S)
+        try:
+            doing = "starting the engine"
+            child.wait_until(lambda: chat.healthy(port), START_DEADLINE_S, progress, doing)
+        except BaseException:
+            child.stop()
+            raise
+        return cls(child, port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def forget(self) -> None:
+        """Empty the engine's own prefix cache; what kvwise holds stays."""
+        chat.forget(self.port)
+
+    def stop(self) -> None:
+        """End the server and everything it started; idempotent."""
+        self._child.stop()
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _arguments(options: EngineOptions, port: int) -> list[str]:
+    """The server's command line, after the interpreter."""
+    arguments = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(options.model)]
+    arguments += ["--served-model-name", chat.MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    arguments += ["--dtype", "bfloat16", "--max-model-len", str(_CONTEXT_TOKENS)]
+    arguments += ["--max-num-seqs", str(_SEQUENCES), "--block-size", str(BLOCK_TOKENS)]
+    arguments += ["--max-num-batched-tokens", str(STEP_TOKENS)]
+    arguments += ["--enforce-eager", "--enable-prompt-tokens-details"]
+    arguments += ["--shutdown-timeout", str(_SHUTDOWN_TIMEOUT_S)]
+    if options.cache is not None:
+        connector = {
+            "kv_connector": "KvwiseConnector",
+            "kv_connector_module_path": "kvwise.engines.vllm",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": options.cache,
+        }
+        arguments += ["--kv-transfer-config", json.dumps(connector)]
+    return arguments
+
+
+def _environment(options: EngineOptions) -> dict[str, str]:
+    """The server's environment: offline, silent, and able to import kvwise."""
+    few_cores = len(os.sched_getaffinity(0)) <= _CORES_FOR_ONE_THREAD
+    return {
+        **os.environ,
+        **({"OMP_NUM_THREADS": "1"} if few_cores else {}),
+        "PYTHONPATH": str(overlay(options.folder)),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(_KV_SPACE_GIB),
+    }
+
+
+def overlay(folder: Path) -> Path:
+    """A folder for PYTHONPATH that holds kvwise and nothing else.
+
+    The engine's environment is shared by every clone, so kvwise is not installed in it; and the
+    folder that this kvwise comes from may hold packages that the engine must not see.
+    """
+    place = folder / "overlay"
+    place.mkdir(parents=True, exist_ok=True)
+    link = place / "kvwise"
+    target = Path(kvwise.__file__).parent
+    if not link.is_symlink() or link.resolve() != target:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target, target_is_directory=True)
+    return place
