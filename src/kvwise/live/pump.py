@@ -80,7 +80,6 @@ class Pump:
         self._plant = plant
         self._lock = threading.Lock()
         self._sound = True
-        self._free_bytes: dict[int, int] = {}
         self._stop = threading.Event()
         self._workers = Workers(plant.tiers, plant.arena, self._report, threads=plant.threads)
         self._ticker = threading.Thread(target=self._tick, name="kvwise-tick", daemon=True)
@@ -201,22 +200,18 @@ class Pump:
         ticks = 0
         while not self._stop.wait(TICK_S):
             events: list[Event] = [*self._workers.expire()]
-            if ticks % SPACE_TICKS == 0:
-                events += self._space()
+            mark = self._workers.settled() if ticks % SPACE_TICKS == 0 else None
+            spaces = self._space() if mark is not None else []
             ticks += 1
             with self._lock:
                 if not self._sound:
                     return
+                if mark == self._workers.settled():
+                    events += spaces
                 self._feed([*events, Tick(now_ns())])
                 if self._plant.log is not None:
                     self._plant.log.flush()
 
     def _space(self) -> list[Event]:
-        """What the tiers' media say about their room, where that changed."""
-        events: list[Event] = []
-        for number, tier in self._plant.tiers.items():
-            free_bytes = tier.free_bytes
-            if self._free_bytes.get(number) != free_bytes:
-                self._free_bytes[number] = free_bytes
-                events.append(Space(now_ns(), number, free_bytes))
-        return events
+        """What the tiers' media say about their room."""
+        return [Space(now_ns(), n, tier.free_bytes) for n, tier in self._plant.tiers.items()]

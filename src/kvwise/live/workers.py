@@ -72,6 +72,7 @@ class Workers:
         self._items_waiting = 0
         self._writing = 0
         self._dropping = 0
+        self._changes = 0
         self._closing = False
         self._threads = [
             threading.Thread(target=self._run, name=f"kvwise-worker-{n}", daemon=True)
@@ -83,6 +84,7 @@ class Workers:
     def submit(self, command: Load | Store | Drop) -> list[Failed]:
         """Queue a command without waiting; the answer is what failed at once for lack of room."""
         with self._wake:
+            self._changes += not isinstance(command, Load)
             if isinstance(command, Drop):
                 self._drops.append(command)
                 self._wake.notify()
@@ -106,6 +108,15 @@ class Workers:
                 self._reads = deque(batch for batch in self._reads if not _is_late(batch, now))
                 self._items_waiting -= sum(len(batch.items) for batch in late)
         return [outcome for batch in late for outcome in _all_failed(batch, FailureKind.TIMEOUT)]
+
+    def settled(self) -> int | None:
+        """A mark that changes with every write or drop; None while one waits or is under way.
+
+        What a tier says of its room agrees with the brain's account only between two equal marks.
+        """
+        with self._wake:
+            busy = self._writes or self._drops or self._writing or self._dropping
+            return None if busy else self._changes
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is in flight and every drop, fail what waits; False when a thread is stuck.
