@@ -70,10 +70,8 @@ class Shelf:
     def grow(self, rows: int) -> None:
         """Give every row up to `rows` a place in the columns."""
         more = rows - len(self.state)
-        if more > 0:
-            self.state.extend(array("B", [0]) * more)
-            for column in (self.location, self.stored, self.kids):
-                column.extend(array(column.typecode, [0]) * more)
+        for column in (self.state, self.location, self.stored, self.kids):
+            column.frombytes(bytes(column.itemsize * more))
 
     def move(self, row: int, verb: str) -> State:
         """Change the state of a copy by the table; returns the state it had.
@@ -162,8 +160,10 @@ class Blocks:
     def add(self, key: bytes, parent: int, space: int) -> int:
         """A row for a new block that is nowhere yet."""
         row = self.index.add(key, parent, space)
-        for shelf in self.shelves:
-            shelf.grow(self.index.capacity)
+        capacity = self.index.capacity
+        if capacity > len(self.shelves[DRAM].state):
+            for shelf in self.shelves:
+                shelf.grow(capacity)
         self.index.stamp[row] = self.tick()
         return row
 
@@ -175,8 +175,6 @@ class Blocks:
         shelf.account(stored_bytes)
         if (parent := self.index.parent[row]) != NONE:
             shelf.kids[parent] += 1
-        if verb == "recover":
-            self._offer(tier, row)
 
     def finish(self, tier: int, row: int, *, location: int | None = None) -> None:
         """The bytes of a copy are complete."""
@@ -251,6 +249,11 @@ class Blocks:
                 self._remove(member, why)
         if parent != NONE and self.is_doomed(parent):
             self._finish_doomed(parent)
+
+    def offer_all(self, tier: int) -> None:
+        """Tell the policy every candidate of a tier; recovery does so once, at its end."""
+        for row in range(self.index.capacity):
+            self._offer(tier, row)
 
     def take_drops(self) -> list[Command]:
         """`Drop` commands for everything that left a tier since the last call."""

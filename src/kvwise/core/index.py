@@ -15,6 +15,7 @@ NONE = 0xFFFFFFFF
 
 _SHARDS = 1024
 _SHARD_ROWS_MIN = 8
+_ROWS_MORE_MIN = 64
 _KEY = struct.Struct("<QQ")
 
 
@@ -63,7 +64,9 @@ class Index:
 
     def add(self, key: bytes, parent: int, space: int) -> int:
         """Make a row for a key that has none, below `parent` (NONE for the first of a chain)."""
-        row = self._free.pop() if self._free else self._grow()
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
         hi, lo = _KEY.unpack(key)
         self.hi[row], self.lo[row] = hi, lo
         self.space[row], self.parent[row] = space, parent
@@ -167,12 +170,14 @@ class Index:
                 for child in self.children(row):
                     assert self.parent[child] == row
 
-    def _grow(self) -> int:
-        for column in (self.hi, self.lo, self.space, self.parent, self._child, self._next):
-            column.append(0)
-        for column in (self._previous, self.pins, self.stamp):
-            column.append(0)
-        return len(self.hi) - 1
+    def _grow(self) -> None:
+        """Make room for an eighth more rows at once, so that adding one costs no allocation."""
+        have = self.capacity
+        more = max(_ROWS_MORE_MIN, have // 8)
+        columns = (self.hi, self.lo, self.space, self.parent, self._child, self._next)
+        for column in (*columns, self._previous, self.pins, self.stamp):
+            column.frombytes(bytes(column.itemsize * more))
+        self._free.extend(range(have + more - 1, have - 1, -1))
 
     def _link(self, row: int, parent: int) -> None:
         head = self._child[parent]

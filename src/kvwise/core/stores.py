@@ -301,33 +301,44 @@ class Stores:
             return
         keys, parents = split_keys(event.keys), split_keys(event.parents)
         space = self._world.meet(event.space, event.space.hex()[:8], event.raw_bytes)
+        find = self._world.blocks.index.find
+        last_key, last_row = b"", NONE
         for place, key in enumerate(keys):
             record = (key, space.number, event.locations[place], event.stored_bytes[place])
             parent = parents[place]
-            known = parent == ROOT or self._world.blocks.index.find(parent) != NONE
-            if not known:
-                self._orphans.setdefault(parent, []).append(record)
-                continue
-            ready = [(parent, record)]
-            while ready:
-                above, child = ready.pop()
-                self._take_in(event.tier, above, child)
-                ready += [(child[0], below) for below in self._orphans.pop(child[0], [])]
+            above = NONE
+            if parent != ROOT:
+                above = last_row if parent == last_key else find(parent)
+                if above == NONE:
+                    self._orphans.setdefault(parent, []).append(record)
+                    continue
+            last_key, last_row = key, self._take_in(event.tier, above, record)
+            if self._orphans:
+                self._adopt(event.tier, key, last_row)
 
-    def _take_in(self, tier: int, parent: bytes, record: tuple[bytes, int, int, int]) -> None:
+    def _adopt(self, tier: int, key: bytes, row: int) -> None:
+        """Take in what waited for this block, and what waited for those."""
+        known = [(key, row)]
+        while known:
+            parent, above = known.pop()
+            waiting = self._orphans.pop(parent, ())
+            known += [(record[0], self._take_in(tier, above, record)) for record in waiting]
+
+    def _take_in(self, tier: int, above: int, record: tuple[bytes, int, int, int]) -> int:
+        """Enter one record below a row; of two with one key the first stays. The row of the key."""
         key, space, location, stored_bytes = record
         blocks = self._world.blocks
         shelf = blocks.shelves[tier]
         row = blocks.index.find(key)
         if row == NONE:
-            above = NONE if parent == ROOT else blocks.index.find(parent)
             row = blocks.add(key, above, space)
         elif shelf.state[row] != State.ABSENT:
             drop = Drop(tier, key, (location,), (stored_bytes,), Why.PRESENT)
             self._world.out.append(drop)
-            return
+            return row
         blocks.enter(tier, row, "recover", stored_bytes)
         shelf.location[row] = location
+        return row
 
     def _end_recovery(self, tier: int) -> None:
         for records in self._orphans.values():
@@ -336,6 +347,7 @@ class Stores:
                 for key, _, location, stored_bytes in records
             )
         self._orphans.clear()
+        self._world.blocks.offer_all(tier)
         self._world.blocks.make_room(tier, 0)
 
     def pinned(self) -> Iterator[int]:
