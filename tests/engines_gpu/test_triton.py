@@ -18,7 +18,7 @@ from kvwise.testing import triton_env
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "kernel_cases.py"
 DEVICE = "device_cases.py"
-COUNT = 40
+COUNT = 30
 
 pytestmark = pytest.mark.slow
 

@@ -38,12 +38,23 @@ def test_only_finished_environments_count(cache: Path) -> None:
     assert find() == cache / "triton-abc" / "bin" / "python"
 
 
-def test_a_failed_build_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a step fails, its last lines are shown and no half-made folder stays behind."""
-    monkeypatch.setattr(triton_env, "PACKAGE", "--no-such-option")
-    with pytest.raises(TritonEnvError, match="no-such-option"):
-        ensure(Path(sys.executable))
+ENGINE = """#!/bin/sh
+if [ "$1" = -c ]; then echo some/site-packages; exit; fi
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\necho no index reachable >&2; exit 1\\n' > "$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+"""Knows where its packages are and makes environments; in those, nothing can be installed."""
 
+
+def test_a_failed_build_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+    """When a step fails, its last lines are shown and no half-made folder stays behind."""
+    engine = tmp_path / "python"
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+
+    with pytest.raises(TritonEnvError, match="no index reachable"):
+        ensure(engine)
     assert list(cache.iterdir()) == []
 
 
