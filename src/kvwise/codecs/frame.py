@@ -144,7 +144,7 @@ def unpack(block: memoryview | bytes) -> Header:
 def _read_1(block: memoryview | bytes) -> Header:
     """Version 1, see the module."""
     _, _, codec, flags, key, parent, space, layout, raw, stored, payload = _BODY.unpack_from(block)
-    if flags or block[_BODY.size : _CHECKSUM_AT] != _REST:
+    if flags or bytes(block[_BODY.size : _CHECKSUM_AT]) != _REST:
         raise FrameError("a version 1 header has bits set that mean nothing in version 1")
     if max(raw, stored) > STORED_BYTES_MAX:
         raise FrameError(f"an object of {raw} bytes, stored as {stored}, is not believable")

@@ -108,11 +108,11 @@ class Part:
 
     def judge(self, codecs: Mapping[int, Codec]) -> TierError | None:
         """Verify a frame that was read whole, and decode it into the buffers of the want."""
-        if self._header == bytes(HEADER_BYTES):
-            return TierError(FailureKind.MISSING, f"nothing is left at {self.extent}")
         try:
             self._verify(codecs)
         except FrameError as error:
+            if not any(self._header):
+                return TierError(FailureKind.MISSING, f"nothing is left at {self.extent}")
             return TierError(FailureKind.CORRUPT, f"{self.extent}: {error}")
         return None
 
