@@ -6,6 +6,7 @@ to say, and how they look for `page`.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -132,8 +133,19 @@ def _require_room(options: DemoOptions) -> None:
             f"{format_size(memory_bytes)} of memory are available, and the demo needs "
             f"{format_size(MEMORY_BYTES)}; hint: end what else runs, and run again"
         )
-    disk = tempfile.TemporaryDirectory(dir=options.out)
-    disk.cleanup()
+    need_bytes = DISK_MIN_FREE_BYTES + 2 * _arena_bytes(options)
+    free_bytes = shutil.disk_usage(options.out).free
+    if free_bytes < need_bytes:
+        raise SetupError(
+            f"{options.out} has {format_size(free_bytes)} free, and the demo needs "
+            f"{format_size(need_bytes)}, of which it leaves most; hint: choose another folder "
+            "with --out"
+        )
+
+
+def _arena_bytes(options: DemoOptions) -> int:
+    """Memory for the arena: every conversation, and some room."""
+    return _TALK_BYTES * (options.documents + _SPARE_TALKS)
 
 
 @contextmanager
@@ -146,7 +158,7 @@ def _prepared(
     (out / "daemon.log").unlink(missing_ok=True)
     for log in out.glob("events-[0-9].kvlog"):
         log.unlink()
-    size_bytes = _TALK_BYTES * (options.documents + _SPARE_TALKS)
+    size_bytes = _arena_bytes(options)
     with (
         # The address of a socket is short, and the path of `out` may not be.
         tempfile.TemporaryDirectory(prefix="kvwise-demo-") as place,

@@ -36,6 +36,7 @@ _MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
+_YEARS = ("first", "second", "third", "fourth")
 _PER_MONTH = 6
 _QUESTIONS = (
     "Who wrote this record, and for whom?",
@@ -78,7 +79,8 @@ def document(number: int) -> Document:
         fixed["month"] = _MONTHS[month % len(_MONTHS)]
         order = sorted(others, key=lambda _: draw.upto(1 << 30))
         chosen = [_sentence(template, draw, fixed) for template in order[:_PER_MONTH]]
-        paragraphs.append(f"{fixed['month']}. " + " ".join(chosen))
+        heading = f"{fixed['month']} of the {_YEARS[month // len(_MONTHS)]} year."
+        paragraphs.append(" ".join([heading, *chosen]))
         month += 1
     title = place.removeprefix("the ")
     return Document(title, "\n\n".join(paragraphs), _QUESTIONS)

@@ -71,7 +71,9 @@ class Bench:
     def measure(self, port: int, phase: Phase, talk: Talk, round_number: int = 1) -> None:
         """Ask the question of a conversation once."""
         at = self.talks.index(talk) + 1
-        self.progress.now(f"{phase.value.replace('_', ' ')}: document {at} of {len(self.talks)}")
+        self.progress.now(
+            f"{phase.value.replace('_', ' ')}: the {talk.title} ({at} of {len(self.talks)})"
+        )
         hints = UNSEEN if phase is Phase.RECOMPUTE else None
         if phase is not Phase.DEVICE:
             chat.forget(port)

@@ -109,8 +109,10 @@ def run_pip(
 
 def _read(process: subprocess.Popen[str], run: _Run) -> None:
     """Feed pip's output to `run` until pip closes it."""
-    for line in process.stdout or ():
-        run.read(line.rstrip())
+    if process.stdout is not None:
+        with process.stdout:
+            for line in process.stdout:
+                run.read(line.rstrip())
 
 
 def _explain(lines: list[str]) -> str:

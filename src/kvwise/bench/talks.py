@@ -20,7 +20,7 @@ ANSWER_TOKENS = 24
 UNSEEN = {"no_load": True, "no_store": True}
 """Hints for a request that kvwise must neither serve nor learn from."""
 
-_EMPTY_ANSWER_TOKENS = PREFIX_TOKENS + 4
+_EMPTY_ANSWER_TOKENS = PREFIX_TOKENS + 2
 """Length of the prompt without the first answer, so that any answer ends within the next block."""
 _FIT_ROUNDS = 8
 
