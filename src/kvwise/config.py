@@ -437,7 +437,7 @@ def check_host(config: Config) -> None:
         )
     wanted: dict[int, tuple[int, int, str]] = {}
     for path in config.disk.paths:
-        place = next(p for p in (Path(path), *Path(path).parents) if p.exists())
+        place = next(p for p in (Path(path), *Path(path).parents) if os.access(p, os.F_OK))
         stat = os.statvfs(place)
         device = place.stat().st_dev
         share = wanted.get(device, (0, 0, ""))[0] + config.disk.size // len(config.disk.paths)

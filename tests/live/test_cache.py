@@ -333,3 +333,34 @@ def test_pages_return_when_leases_end(cache: Cache) -> None:
     assert levels["pages_free"] == (1 << 20) // PAGE
     assert levels["leases"]["store"] == 0
     assert eventually(lambda: cache.status()["levels"]["blocks"] == 0)
+
+
+def test_a_namespace_keeps_the_size_that_the_disk_knows(tmp_path: Path) -> None:
+    """Objects found on disk fix the size of their namespace; another size cannot join it."""
+    config = settings(tmp_path, disk=True)
+    store = Store.open(config)
+    store.join(SPACE)
+    put(store, SPACE, prompt(1, 2), payloads(prompt(1, 2)))
+    store.close()
+    store = Store.open(config)
+    other = Layout(16, 16, (Group(GroupKind.FULL, (500,)),))
+
+    with pytest.raises(ConfigError, match="another size"):
+        store.join(Namespace(SPACE.digest, "tiny", other))
+
+    store.join(SPACE)
+    assert get(store, SPACE, prompt(1, 2)) == payloads(prompt(1, 2))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Namespace(b"short", "x", LAYOUT), Namespace(b"t" * 16, "x", LAYOUT, float("nan"))],
+    ids=["digest", "token-time"],
+)
+def test_what_is_no_namespace_is_refused(cache: Cache, space: Namespace) -> None:
+    """A digest of the wrong length or an impossible first guess never reaches the brain."""
+    with pytest.raises(ConfigError):
+        cache.join(space)
+
+    assert get(cache, SPACE, prompt(1, 1)) == []

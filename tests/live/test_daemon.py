@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.config import Config
+from kvwise.config import Config, render
 from kvwise.core.keys import ROOT
 from kvwise.errors import CacheUnavailable, ConfigError, ProtocolError
 from kvwise.live import wire
@@ -363,7 +363,7 @@ def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> N
 def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_path: Path) -> None:
     """A second daemon on the same directory refuses to start and names it."""
     other = settings(tmp_path, disk=True, serve_socket=str(tmp_path / "b.sock"))
-    (tmp_path / "second.toml").write_text(_toml(other))
+    (tmp_path / "second.toml").write_text(render(other))
     done = subprocess.run(
         [sys.executable, "-m", "kvwise", "serve", "--config", str(tmp_path / "second.toml")],
         check=False,
@@ -376,13 +376,6 @@ def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_pa
     assert str(tmp_path / "disk") in done.stderr
     assert "in use" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def _toml(config: Config) -> str:
-    """A configuration as a file."""
-    from kvwise.config import render
-
-    return render(config)
 
 
 def test_a_stale_socket_is_reclaimed(config: Config, tmp_path: Path) -> None:
@@ -403,8 +396,9 @@ def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
 
     with pytest.raises(ConfigError, match="not a socket"):
         place.listen()
+    place.close()
+
     assert path.read_text() == "precious"
-    os.close(place._lock)
 
 
 def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:

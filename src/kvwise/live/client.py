@@ -47,7 +47,6 @@ from kvwise.live.messages import (
 )
 from kvwise.live.session import split_lease
 from kvwise.tiers.dram import Arena, ArenaShape
-from kvwise.units import NS_PER_S
 
 RETRY_S = 1.0
 """How often a daemon that is gone is looked for."""
@@ -57,6 +56,9 @@ CONNECT_S = 5.0
 
 PEEK_NS = 20_000_000
 """How often polling for progress looks whether the daemon still lives."""
+
+REVIVE_S = 15.0
+"""How often a daemon that is gone is started again, where that is the client's business."""
 
 RETIRE_S = 60.0
 """How long the arena of a dead daemon stays mapped for copies that still read its address."""
@@ -89,6 +91,7 @@ class _Talk:
     releases: list[Release] = field(default_factory=list)
     retry_ns: int = 0
     peek_ns: int = 0
+    revive_ns: int = 0
 
 
 class Client:
@@ -117,14 +120,17 @@ class Client:
         self._engine = engine
         self._timeout_s = timeout_s
         self._revive = revive
-        self._reviving = threading.Lock()
         self._spaces: dict[bytes, Namespace] = {}
         self._mapped: _Mapped | None = None
         self._retired: list[tuple[int, Arena]] = []
         self._closed = False
         self._talk = _Talk()
-        with self._talk.lock:
-            self._attached(self._talk, deadline_after(max(CONNECT_S, timeout_s)))
+        try:
+            with self._talk.lock:
+                self._attached(self._talk, deadline_after(max(CONNECT_S, timeout_s)))
+        except CacheUnavailable:
+            self.close()
+            raise
 
     # --- verbs ---
 
@@ -251,6 +257,7 @@ class Client:
         """A link that owes nothing, attached, with every namespace joined."""
         if self._closed:
             raise CacheUnavailable("the client is closed")
+        self._unmap_retired()
         link = talk.link
         if link is None:
             link = self._connect(talk, deadline_ns)
@@ -275,10 +282,8 @@ class Client:
             talk.link = Link(self._path, deadline_ns)
         except OSError as error:
             self._lost(talk)
-            if self._revive is not None and self._reviving.acquire(blocking=False):
-                threading.Thread(
-                    target=self._call_revive, args=(self._revive,), daemon=True
-                ).start()
+            if self._mapped is not None and self._revive is not None:
+                self._bring_back(talk, self._revive)
             raise CacheUnavailable(f"no daemon at {self._path}: {error}") from error
         return talk.link
 
@@ -368,13 +373,13 @@ class Client:
             self._lost(talk)
             raise CacheUnavailable(f"cannot map the daemon's arena: {error}") from error
         self._mapped = _Mapped(arena, reply.epoch)
-        now = now_ns()
-        for retired_ns, old in self._retired:
-            if now > retired_ns:
-                old.close()
-        self._retired = [(at, old) for at, old in self._retired if now <= at]
         if before is not None:
-            self._retired.append((now + int(RETIRE_S * NS_PER_S), before.arena))
+            self._retired.append((deadline_after(RETIRE_S), before.arena))
+
+    def _unmap_retired(self) -> None:
+        """Give up arenas of dead daemons once no copy can still read them."""
+        while self._retired and now_ns() > self._retired[0][0]:
+            self._retired.pop(0)[1].close()
 
     def _look(self, *, urgent: bool) -> bool:
         """Whether the daemon lives, as far as its socket tells; looks for a successor if not.
@@ -406,14 +411,19 @@ class Client:
             self._talk = _Talk()
         return self._talk
 
-    def _call_revive(self, revive: Callable[[], None]) -> None:
-        """Bring a daemon back, on a thread of its own."""
-        try:
-            revive()
-        except (CacheUnavailable, ConfigError, OSError) as error:
-            _log.warning("could not start the cache daemon again: %s", error)
-        finally:
-            self._reviving.release()
+    def _bring_back(self, talk: _Talk, revive: Callable[[], None]) -> None:
+        """Have a daemon started, on a thread of its own, unless that was tried a moment ago."""
+        if now_ns() < talk.revive_ns:
+            return
+        talk.revive_ns = deadline_after(REVIVE_S)
+
+        def run() -> None:
+            try:
+                revive()
+            except (CacheUnavailable, ConfigError, OSError) as error:
+                _log.warning("could not start the cache daemon again: %s", error)
+
+        threading.Thread(target=run, name="kvwise-revive", daemon=True).start()
 
 
 def _refused(problem: Problem) -> NoReturn:

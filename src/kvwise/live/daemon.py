@@ -203,7 +203,10 @@ class Daemon:
         if connection.session is not None or not 0 < len(attach.engine) <= ENGINE_CHARS_MAX:
             raise ProtocolError("attached twice, or without a proper name")
         if attach.protocol != PROTOCOL:
-            raise ProtocolError(f"speaks protocol {attach.protocol}, not {PROTOCOL}")
+            problem = f"the daemon speaks protocol {PROTOCOL}, not {attach.protocol}"
+            with contextlib.suppress(OSError):
+                connection.sock.send(wire.pack(Problem(ConfigError.__name__, problem)))
+            raise ProtocolError(problem)
         arena = self._node.arena
         reply = Attached(
             arena_bytes=arena.shape.size_bytes,

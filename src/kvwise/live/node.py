@@ -81,6 +81,7 @@ class Node:
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
         self._layouts: dict[bytes, bytes] = {}
+        self._found_bytes: dict[bytes, int] = {}
         with ExitStack() as undo:
             self.arena = _open_arena(config)
             undo.callback(self.arena.close)
@@ -141,6 +142,11 @@ class Node:
                 f"one object of {namespace.label} has {format_size(raw_bytes)}, more than the "
                 "arena; hint: raise dram.size or lower client.chunk_tokens"
             )
+        if self._found_bytes.get(namespace.digest, raw_bytes) != raw_bytes:
+            raise ConfigError(
+                f"the disk holds objects of another size under the namespace {namespace.label}; "
+                "hint: name it differently, or empty disk.paths"
+            )
         layout = namespace.layout.digest()
         with self._lock:
             if self._layouts.setdefault(namespace.digest, layout) != layout:
@@ -177,6 +183,7 @@ class Node:
         count = 0
         groups: dict[tuple[bytes, int], _Recovery] = {}
         for record, placed in tier.scan():
+            self._found_bytes.setdefault(record.space, record.raw_bytes)
             group = groups.setdefault((record.space, record.raw_bytes), _Recovery())
             _collect(group, record, placed)
             count += 1

@@ -29,6 +29,7 @@ class SocketPlace:
             ConfigError: another daemon listens there, or the directory is not safe.
         """
         self.path = path
+        self._listens = False
         safe_directory(path.parent)
         self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline_ns, pause = deadline_after(wait_s), threading.Event()
@@ -63,11 +64,13 @@ class SocketPlace:
             listener.close()
             raise ConfigError(f"cannot listen at {self.path}: {error.strerror}") from error
         listener.settimeout(0)
+        self._listens = True
         return listener
 
     def close(self) -> None:
         """Remove the socket and give the lock back. The lock file stays: removing it would race."""
-        self.path.unlink(missing_ok=True)
+        if self._listens:
+            self.path.unlink(missing_ok=True)
         os.close(self._lock)
 
     def _take(self) -> bool:

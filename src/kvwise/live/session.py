@@ -27,7 +27,7 @@ from kvwise.core.words import (
     Released,
     Wanted,
 )
-from kvwise.errors import BugError
+from kvwise.errors import BugError, ConfigError
 from kvwise.live.clock import now_ns
 from kvwise.live.messages import Ask, Grant, Offer, Plan, Release, Step, Timing
 from kvwise.live.node import Node
@@ -61,8 +61,10 @@ class Session:
         """Open a namespace; idempotent.
 
         Raises:
-            ConfigError: its objects do not fit the arena, or its name stands for another shape.
+            ConfigError: it is not one, does not fit the arena, or stands for another shape.
         """
+        if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s < math.inf:
+            raise ConfigError(f"namespace {namespace.label} has no proper digest or token time")
         self._node.join(self._client, namespace)
 
     def ask(self, ask: Ask) -> Plan:
