@@ -291,6 +291,9 @@ def test_what_was_obtained_is_reported(
     arena = Arena.create(ArenaShape.of(3, PAGE))
 
     assert arena.backing is expected
+    attached = Arena.attach(os.dup(arena.fd), arena.shape)
+    assert attached.backing is Backing.ATTACHED
+    attached.close()
     arena.close()
 
 
@@ -398,6 +401,12 @@ def test_named_arena_needs_a_place(tmp_path: Path) -> None:
     """A path that cannot be opened is a configuration error that names it."""
     with pytest.raises(ConfigError, match="nowhere"):
         Arena.create(ArenaShape.of(4, PAGE), path=tmp_path / "nowhere" / "arena")
+
+
+def test_named_arena_needs_room(tmp_path: Path) -> None:
+    """An arena larger than its filesystem is refused, before a write could kill the process."""
+    with pytest.raises(ConfigError, match="are wanted"):
+        Arena.create(ArenaShape.of(1 << 30, MIB), path=tmp_path / "arena")
 
 
 # --- leases --------------------------------------------------------------------------------------

@@ -60,6 +60,11 @@ def fail(monkeypatch: pytest.MonkeyPatch, call: str, code: int, home: Path | Non
     monkeypatch.setattr(os, call, failing)
 
 
+def broken_punch(*_: int) -> None:
+    """A medium that cannot give space back any more."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 # --- full ----------------------------------------------------------------------------------------
 
 
@@ -155,6 +160,48 @@ def test_failing_directory_does_not_fail_the_others(
     tier.close()
 
 
+def test_segment_that_cannot_be_opened_is_io(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few descriptors, or rights taken away: an I/O fault for these objects, not a miss."""
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    placed = put_one(tier, 1, RAW_BYTES)
+    real = os.open
+
+    def refusing(path: Path, flags: int, mode: int = 0o777) -> int:
+        if "segment" in str(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        assert read_back(tier, 1, RAW_BYTES, placed) is FailureKind.IO
+        answers = tier.put([(record(2, 5 * MIB), filled(2, 5 * MIB))])
+        assert kinds(answers) == [FailureKind.IO]
+    assert read_back(tier, 1, RAW_BYTES, placed) == content(1, RAW_BYTES)
+    assert tier.used_bytes == placed.stored_bytes
+    tier.close()
+
+
+def test_failed_write_that_cannot_be_taken_back_stays_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of a failed put that could not be punched count until a restart cleans up."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    with monkeypatch.context() as patch:
+        fail(patch, "pwritev", errno.EIO)
+        patch.setattr(directio, "punch", broken_punch)
+        tier.put([(record(1, RAW_BYTES), filled(1, RAW_BYTES))])
+
+    assert tier.used_bytes == 106_496
+    tier.close()
+    again = files.open(CAPACITY_BYTES)
+    assert list(again.scan()) == []
+    assert again.used_bytes == files.used_bytes() == 0
+    again.close()
+
+
 def test_every_directory_down_is_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing left to write to, puts fail as I/O and not as a full cache."""
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
@@ -242,11 +289,8 @@ def test_failed_punch_stays_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tier = files.open(CAPACITY_BYTES)
     placed = put_many(tier, range(2), RAW_BYTES)
 
-    def broken(*_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(directio, "punch", broken)
+        patch.setattr(directio, "punch", broken_punch)
         with pytest.raises(TierError) as raised:
             tier.free([placed[0]])
     assert raised.value.kind is FailureKind.IO

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,9 @@ from kvwise.testing.tiers import (
     verdicts,
     want,
 )
+from kvwise.tiers import directio
 from kvwise.tiers.base import Placed
+from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
@@ -66,6 +70,29 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
         Files((tmp_path / "file",)).open(CAPACITY_BYTES)
+
+
+def test_a_refused_directory_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that cannot be used is refused by name and can be opened once it is mended."""
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", broken)
+        with pytest.raises(ConfigError, match="cannot be read: Input/output error"):
+            Files((tmp_path,)).open(CAPACITY_BYTES)
+    with monkeypatch.context() as patch:
+        patch.setattr(directio, "punch", broken)
+        with pytest.raises(ConfigError, match="cannot be used"):
+            Files((tmp_path,)).open(CAPACITY_BYTES)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", broken)
+        with pytest.raises(ConfigError, match="cannot be locked"):
+            Files((tmp_path,)).open(CAPACITY_BYTES)
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    assert tier.io == (directio.probe(tmp_path, Io.AUTO),)
+    tier.close()
 
 
 def test_only_the_owner_can_read(tmp_path: Path) -> None:

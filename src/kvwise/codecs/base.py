@@ -56,7 +56,8 @@ class Codec(Protocol):
 
 def scratch(size_bytes: int) -> memoryview:
     """Fresh page-aligned memory, zeroed; it lives as long as a view of it."""
-    return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, max(size_bytes, 1), flags=private))[:size_bytes]
 
 
 def total_bytes(buffers: Buffers) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from kvwise.codecs import frame
 from kvwise.codecs.base import Codec, scratch, total_bytes
 from kvwise.codecs.plain import PLAIN
-from kvwise.errors import BugError, ConfigError, FailureKind, KvwiseError, TierError
+from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
 from kvwise.tiers.base import Buffers, Placed, Record, Want
 from kvwise.tiers.directio import Io
@@ -123,7 +123,7 @@ class DiskTier:
                 directories.append(
                     Directory(path, number, io=config.io, segment_bytes=config.segment_bytes)
                 )
-        except (OSError, KvwiseError):
+        except ConfigError:
             for directory in directories:
                 directory.close()
             raise

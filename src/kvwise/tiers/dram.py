@@ -143,8 +143,7 @@ class Arena:
             ConfigError: the path cannot be used, or another process uses it.
         """
         if path is not None:
-            fd, size_bytes = _open_named(path, shape.size_bytes)
-            arena = cls(fd, mmap.mmap(fd, size_bytes), shape, Backing.NAMED)
+            arena = cls(*_map_named(path, shape.size_bytes), shape, Backing.NAMED)
             arena._words[:] = memoryview(bytes(arena._words.nbytes)).cast("Q")
             return arena
         if huge_pages:
@@ -159,20 +158,25 @@ class Arena:
         return cls(fd, memory, shape, backing)
 
     @classmethod
-    def attach(cls, fd: int, shape: ArenaShape) -> Arena:
+    def attach(cls, fd: int, shape: ArenaShape, *, huge_pages: bool = True) -> Arena:
         """Map an arena that another process created; `fd` belongs to the arena from here on.
+
+        Whoever writes a page first decides how it is backed, so huge pages are advised here too.
 
         Raises:
             ProtocolError: the descriptor does not hold that much memory.
         """
-        status = os.fstat(fd)
-        if stat.S_ISREG(status.st_mode) and status.st_size < shape.size_bytes:
+        held_bytes = _mappable_bytes(fd, shape.size_bytes)
+        if held_bytes < shape.size_bytes:
             os.close(fd)
             raise ProtocolError(
-                f"the arena's descriptor holds {format_size(status.st_size)}, "
+                f"the arena's descriptor holds {format_size(held_bytes)}, "
                 f"not {format_size(shape.size_bytes)}"
             )
-        return cls(fd, mmap.mmap(fd, shape.size_bytes), shape, Backing.ATTACHED)
+        memory = mmap.mmap(fd, held_bytes)
+        if huge_pages and _transparent_allowed():
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return cls(fd, memory, shape, Backing.ATTACHED)
 
     @property
     def resident_bytes(self) -> int:
@@ -285,8 +289,12 @@ def _transparent_allowed() -> bool:
     return any(f"[{mode}]" in chosen for mode in ("always", "within_size", "advise", "force"))
 
 
-def _open_named(path: Path, size_bytes: int) -> tuple[int, int]:
-    """Open, lock and size a named arena; the descriptor and the bytes to map."""
+def _map_named(path: Path, size_bytes: int) -> tuple[int, mmap.mmap]:
+    """Open, lock, size and map a named arena.
+
+    Raises:
+        ConfigError: it cannot be had; the message says why.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -294,12 +302,27 @@ def _open_named(path: Path, size_bytes: int) -> tuple[int, int]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            size_bytes = round_up(size_bytes, os.fstatvfs(fd).f_bsize)
-            os.ftruncate(fd, size_bytes)
+            _require_room(fd, size_bytes)
+            os.ftruncate(fd, round_up(size_bytes, os.fstatvfs(fd).f_bsize))
+        return fd, mmap.mmap(fd, _mappable_bytes(fd, size_bytes))
     except BlockingIOError:
         os.close(fd)
         raise ConfigError(f"the arena at {path} is in use by another process") from None
     except OSError as error:
         os.close(fd)
         raise ConfigError(f"the arena cannot be at {path}: {error.strerror}") from error
-    return fd, size_bytes
+
+
+def _require_room(fd: int, size_bytes: int) -> None:
+    """Refuse a filesystem that is too small: writing to a page it cannot give kills the process."""
+    limits = os.fstatvfs(fd)
+    room_bytes = limits.f_bavail * limits.f_frsize + os.fstat(fd).st_blocks * 512
+    if limits.f_blocks and room_bytes < size_bytes:  # hugetlbfs without a limit says 0 blocks
+        why = f"{format_size(size_bytes)} are wanted, {format_size(room_bytes)} are free"
+        raise OSError(errno.ENOSPC, why)
+
+
+def _mappable_bytes(fd: int, size_bytes: int) -> int:
+    """Bytes to map: all of a file; of a device what is wanted, in whole huge pages."""
+    status = os.fstat(fd)
+    return status.st_size if stat.S_ISREG(status.st_mode) else round_up(size_bytes, _HUGE_BYTES)

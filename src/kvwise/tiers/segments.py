@@ -106,7 +106,10 @@ class Directory:
             self.io = directio.probe(path, io)
             self.device = path.stat().st_dev
             self._live = dict(_segments(path))
-        except (OSError, ConfigError):
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except ConfigError:
             os.close(self._lock_fd)
             raise
         self._used = sum(self._live.values())
