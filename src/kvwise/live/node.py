@@ -26,6 +26,7 @@ from kvwise.live.clock import now_ns
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
+from kvwise.live.warm import Warmer
 from kvwise.tiers.base import Placed, Record, Tier
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskConfig, DiskTier
@@ -100,6 +101,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier)
             self.pump.start()
+            undo.callback(Warmer(self.arena).close)
             self._undo = undo.pop_all()
 
     def close(self, flush_s: float) -> bool:
