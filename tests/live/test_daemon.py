@@ -23,6 +23,7 @@ from kvwise.live import wire
 from kvwise.live.blocks import get, put
 from kvwise.live.client import PEEK_NS, RETRY_S, Client
 from kvwise.live.daemon import Daemon
+from kvwise.live.leases import split_lease
 from kvwise.live.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -34,7 +35,6 @@ from kvwise.live.messages import (
     Step,
 )
 from kvwise.live.place import SocketPlace, safe_directory
-from kvwise.live.session import split_lease
 from tests.live.support import (
     PAGE,
     SPACE,

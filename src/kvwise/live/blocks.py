@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import Namespace
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
+from kvwise.live.leases import unpack_pages
 from kvwise.live.messages import Ask, Cache, Fill, Offer, Release, Step
-from kvwise.live.session import unpack_pages
 
 LOOK_S = 0.0005
 

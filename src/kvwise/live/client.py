@@ -20,6 +20,7 @@ import msgspec
 from kvwise.core.words import Decision, Namespace
 from kvwise.errors import CacheUnavailable, ConfigError, ProtocolError
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
+from kvwise.live.leases import split_lease
 from kvwise.live.link import Link
 from kvwise.live.messages import (
     PROTOCOL,
@@ -45,7 +46,6 @@ from kvwise.live.messages import (
     Step,
     Want,
 )
-from kvwise.live.session import split_lease
 from kvwise.tiers.dram import Arena, ArenaShape
 
 RETRY_S = 1.0

@@ -6,9 +6,6 @@ It checks what a client says before the brain hears it, and decides nothing.
 from __future__ import annotations
 
 import math
-import sys
-from array import array
-from collections.abc import Sequence
 from typing import Any
 
 from kvwise.core.brain import Brain
@@ -29,13 +26,13 @@ from kvwise.core.words import (
 )
 from kvwise.errors import BugError, ConfigError
 from kvwise.live.clock import now_ns
+from kvwise.live.leases import join_lease, pack_pages, split_lease
 from kvwise.live.messages import Ask, Grant, Offer, Plan, Release, Step, Timing
 from kvwise.live.node import Node
 from kvwise.live.pump import Answer
 from kvwise.units import NS_PER_S
 
 REQUEST_CHARS_MAX = 1024
-_LEASE_BITS = 32
 
 
 class Session:
@@ -198,30 +195,9 @@ class Session:
 
     def _wire(self, number: int) -> int:
         """A lease as clients know it; 0 stays 0."""
-        return self._node.epoch << _LEASE_BITS | number if number else 0
+        return join_lease(self._node.epoch, number) if number else 0
 
     def _number(self, lease: int) -> int:
         """The brain's number of a client's lease; 0, which no lease has, for another daemon's."""
         epoch, number = split_lease(lease)
         return number if epoch == self._node.epoch else 0
-
-
-def split_lease(lease: int) -> tuple[int, int]:
-    """(epoch, number) of a lease as clients know it."""
-    return lease >> _LEASE_BITS, lease & ((1 << _LEASE_BITS) - 1)
-
-
-def pack_pages(pages: Sequence[int]) -> bytes:
-    """Page numbers as little-endian u32."""
-    numbers = array("I", pages)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def unpack_pages(packed: bytes) -> tuple[int, ...]:
-    """Page numbers from little-endian u32."""
-    numbers = array("I", packed)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return tuple(numbers)

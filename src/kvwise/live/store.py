@@ -7,9 +7,10 @@ from typing import Any, Self
 from kvwise.config import Config
 from kvwise.core.words import Decision, Namespace
 from kvwise.errors import CacheUnavailable
+from kvwise.live.leases import split_lease
 from kvwise.live.messages import Ask, Grant, Plan, Step
 from kvwise.live.node import Node
-from kvwise.live.session import Session, split_lease
+from kvwise.live.session import Session
 
 CLOSE_FLUSH_S = 10.0
 """How long closing waits for deferred writes."""
