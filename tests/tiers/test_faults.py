@@ -405,8 +405,8 @@ def test_neighbours_move_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     placed = put_many(tier, range(36), 720 * 1024)
     assert verdicts(tier, [want(n, 720 * 1024, p) for n, p in placed.items()]) == [None] * 36
 
-    assert calls["pwritev"] == 6
-    assert calls["preadv"] == 8
+    assert calls["pwritev"] == 12
+    assert calls["preadv"] == 18
     tier.close()
 
 

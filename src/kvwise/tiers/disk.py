@@ -36,8 +36,12 @@ from kvwise.tiers.segments import (
 )
 from kvwise.units import GIB, MIB
 
-RUN_BYTES = 4 * MIB
-"""Neighbouring frames move together up to this size; more gains nothing and delays the first."""
+RUN_BYTES = 2 * MIB
+"""Neighbouring frames move together at about this size.
+
+Measured with objects of 720 KiB: 4 and 8 MiB moved no more bytes a second, and the first object of
+a load came after 6 ms instead of 3.
+"""
 
 _RUNS_AHEAD = 1
 """Runs of one call that wait behind those under way, in each directory."""
@@ -273,12 +277,8 @@ class DiskTier:
         if fault is not None and len(run.parts) > 1:
             # One bad sector must not take its neighbours along: read each for itself.
             return [self._fetch(directory, ReadRun(run.directory, [p]))[0] for p in run.parts]
-        answers: list[TierError | None] = []
-        for part in run.parts:
-            whole = part.extent.end <= run.extent.offset + count
-            missing = TierError(FailureKind.MISSING, f"{part.extent} is beyond the end")
-            answers.append(None if whole else fault or missing)
-        return answers
+        end = run.extent.offset + count
+        return [None if part.extent.end <= end else fault or _beyond(part) for part in run.parts]
 
 
 class _Put:
@@ -344,6 +344,11 @@ class _Put:
                 self.answers[index] = Placed(location, run.sizes[position])
             elif failure is not None:
                 self.answers[index] = failure
+
+
+def _beyond(part: Part) -> TierError:
+    """The answer where the file ends before the frame does."""
+    return TierError(FailureKind.MISSING, f"{part.extent} is beyond the end of its segment")
 
 
 def _closed() -> TierError:
