@@ -53,7 +53,7 @@ def test_a_hit_that_was_computed_is_found() -> None:
     changed = {s.name: replace(s, cached_tokens=0) for s in runs.samples() if s.name == "dram-0-1"}
     report = runs.report(changed=changed)
 
-    assert "dram-0-1: the engine computed the whole prompt" in report.problems
+    assert "dram-0-1: 0 tokens came from a cache, not 2048" in report.problems
 
 
 def test_a_computation_that_was_cached_is_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwise.bench.server import BLOCK_TOKENS
-from kvwise.bench.talks import PREFIX_TOKENS, UNSEEN, Talk, open_talk
+from kvwise.bench.talks import PREFIX_TOKENS, UNSEEN, open_talk
 from tests.bench.fakes import FakeEngine, said, serving
 
 
@@ -13,9 +13,18 @@ def test_the_prompt_ends_within_the_block_after_the_prefix() -> None:
         with serving(FakeEngine([said(answer, 1), "[DONE]"])) as engine:
             talk = open_talk(engine.port, number=3)
 
-        assert talk.fits
-        assert talk.messages[1]["content"] == answer
-        assert [message["role"] for message in talk.messages] == ["user", "assistant", "user"]
+        assert PREFIX_TOKENS < talk.prompt_tokens <= PREFIX_TOKENS + BLOCK_TOKENS
+        roles = [message["role"] for message in talk.messages]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert talk.messages[2]["content"] == answer
+
+
+def test_conversations_share_no_block() -> None:
+    """What one conversation left in a cache must not help the next one."""
+    with serving(FakeEngine([said("x", 1), "[DONE]"])) as engine:
+        starts = [open_talk(engine.port, n).messages[0]["content"].split()[1] for n in range(14)]
+
+    assert len(set(starts)) == 14
 
 
 def test_opening_a_conversation_leaves_no_trace_in_the_cache() -> None:
@@ -25,11 +34,3 @@ def test_opening_a_conversation_leaves_no_trace_in_the_cache() -> None:
     asked = [body for path, body in engine.asked if path == "/v1/chat/completions"]
 
     assert [body["kv_transfer_params"]["kvwise"] for body in asked] == [UNSEEN]
-
-
-def test_what_fits() -> None:
-    """At least one token is left to compute, and no whole block more."""
-    sizes = (PREFIX_TOKENS, PREFIX_TOKENS + 1, PREFIX_TOKENS + BLOCK_TOKENS)
-    fits = [Talk(0, "", [], size).fits for size in (*sizes, sizes[-1] + 1)]
-
-    assert fits == [False, True, True, False]

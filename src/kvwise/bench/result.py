@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kvwise.bench.measure import Phase, Sample
+from kvwise.bench.talks import PREFIX_TOKENS
 from kvwise.core.words import Decision
 
 DRAM_SPEEDUP_GOAL = 20.0
@@ -199,8 +200,11 @@ def _wrong_sources(rows: list[Row]) -> list[str]:
     """Requests whose KV did not come from where their phase says."""
     wrong = []
     for sample, decision in ((row.sample, row.decision) for row in rows):
-        if sample.phase in _HITS and not sample.cached_tokens:
-            wrong.append(f"{sample.name}: the engine computed the whole prompt")
+        if sample.phase in _HITS and sample.cached_tokens != PREFIX_TOKENS:
+            wrong.append(
+                f"{sample.name}: {sample.cached_tokens} tokens came from a cache, "
+                f"not {PREFIX_TOKENS}"
+            )
         if sample.phase not in _HITS and sample.cached_tokens:
             wrong.append(f"{sample.name}: {sample.cached_tokens} tokens came from a cache")
         source = _SOURCE.get(sample.phase)

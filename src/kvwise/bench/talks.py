@@ -8,12 +8,13 @@ that tokens that differ are the cache's fault and not that of rounding in kernel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvwise.bench import chat
 from kvwise.bench.chat import Message, Question
 from kvwise.bench.documents import document
-from kvwise.bench.server import BLOCK_TOKENS, STEP_TOKENS
+from kvwise.bench.server import STEP_TOKENS
 
 PREFIX_TOKENS = STEP_TOKENS
 ANSWER_TOKENS = 24
@@ -41,11 +42,6 @@ class Talk:
     messages: list[Message]
     prompt_tokens: int
 
-    @property
-    def fits(self) -> bool:
-        """Whether exactly the first step's tokens can come from a cache."""
-        return PREFIX_TOKENS < self.prompt_tokens <= PREFIX_TOKENS + BLOCK_TOKENS
-
 
 def open_talk(port: int, number: int) -> Talk:
     """The conversation about document `number`, its first answer given by the engine at `port`.
@@ -55,12 +51,20 @@ def open_talk(port: int, number: int) -> Talk:
     """
     page = document(number)
     first, second = page.questions
+    # The first words differ, or all conversations would share the blocks of the system prompt.
+    system = {"role": "system", "content": f"Record {number + 1}: the {page.title}. Be brief."}
     words = page.text.split(" ")
-    count = _fitting_words(port, words, (first, second))
-    opening = [_user(f"{' '.join(words[:count])}\n\n{first}")]
+
+    def prompt(count: int) -> list[Message]:
+        """The opening with so many words of the document."""
+        return [system, _user(f"{' '.join(words[:count])}\n\n{first}")]
+
+    opening = prompt(
+        _fitting_words(port, len(words), lambda count: _then(prompt(count), "", second))
+    )
     name = f"opening-{number}"
     answer = chat.ask(port, Question(name, opening, ANSWER_TOKENS, to_the_end=False, hints=UNSEEN))
-    messages = [*opening, {"role": "assistant", "content": answer.text}, _user(second)]
+    messages = _then(opening, answer.text, second)
     return Talk(number, page.title, messages, chat.count_tokens(port, messages))
 
 
@@ -69,16 +73,19 @@ def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _fitting_words(port: int, words: list[str], questions: tuple[str, str]) -> int:
-    """How many words of the document give a prompt of the wanted length, the answer left out."""
-    first, second = questions
-    count = len(words)
+def _then(opening: list[Message], answer: str, question: str) -> list[Message]:
+    """The conversation after one answer and one more question."""
+    return [*opening, {"role": "assistant", "content": answer}, _user(question)]
+
+
+def _fitting_words(port: int, words: int, prompt: Callable[[int], list[Message]]) -> int:
+    """How many of a document's words make `prompt(count)` as long as is wanted."""
+    count = words
     for _ in range(_FIT_ROUNDS):
-        text = f"{' '.join(words[:count])}\n\n{first}"
-        prompt = [_user(text), {"role": "assistant", "content": ""}, _user(second)]
-        over = chat.count_tokens(port, prompt) - _EMPTY_ANSWER_TOKENS
+        over = chat.count_tokens(port, prompt(count)) - _EMPTY_ANSWER_TOKENS
         if not over:
             break
-        # A word is at least one token, so this never cuts too much.
-        count = min(len(words), count - (over // 2 or over))
+        # A word is one token or more, mostly one and a half: half of what is over never cuts too
+        # much, and the rounds allowed halve any difference to nothing.
+        count = min(words, count - (over // 2 or over))
     return count

@@ -106,6 +106,7 @@ def _table(report: Report) -> Table:
         if phase in report.ttft_ms:
             median = report.ttft_ms[phase]
             least, most = map(milliseconds, report.spread_ms[phase])
-            faster = f"{computed / median:.1f} x faster" if phase is not Phase.RECOMPUTE else ""
+            is_hit = phase not in (Phase.FIRST_VISIT, Phase.RECOMPUTE)
+            faster = f"{computed / median:.1f} x faster" if is_hit else ""
             table.add_row(label, milliseconds(median), f"{least} to {most}", faster)
     return table
