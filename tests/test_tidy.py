@@ -18,8 +18,15 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 CATCH_ALL_HOME = "live/workers.py"
 PRINTING_ROOMS = ("cli/", "bench/")
-ENTRY_POINTS = {"kvwise.__main__", "kvwise.cli", "kvwise.engines.vllm", "kvwise.live.store"}
-"""Used from outside: the script, `python -m kvwise`, vLLM's module path, the embedded store."""
+ENTRY_POINTS = {
+    "kvwise.__main__",
+    "kvwise.cli",
+    "kvwise.engines.vllm",
+    "kvwise.live.store",
+    "kvwise.testing.models",
+}
+"""Used from outside: the script and `python -m kvwise`, vLLM's module path, the embedded store for
+scripts, and the model makers that run in the engine's own Python."""
 
 Rule = Callable[[str, ast.Module], Iterator[str]]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
