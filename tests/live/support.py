@@ -150,3 +150,10 @@ def served(config: Config, folder: Path, *arguments: str) -> Iterator[Served]:
         yield daemon
     finally:
         daemon.end(signal.SIGKILL)
+
+
+def client_of(config: Config, engine: str = "engine", *, timeout_s: float = 5.0) -> Client:
+    """A client that has joined."""
+    client = Client(config.socket_path, engine, timeout_s=timeout_s)
+    client.join(SPACE)
+    return client
