@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -87,8 +88,8 @@ class _Talk:
     lock: threading.Lock = field(default_factory=threading.Lock)
     link: Link | None = None
     joined: set[bytes] = field(default_factory=set)
-    fills: list[Fill] = field(default_factory=list)
-    releases: list[Release] = field(default_factory=list)
+    fills: deque[Fill] = field(default_factory=lambda: deque(maxlen=UNSENT_MAX))
+    releases: deque[Release] = field(default_factory=lambda: deque(maxlen=UNSENT_MAX))
     retry_ns: int = 0
     peek_ns: int = 0
     revive_ns: int = 0
@@ -318,7 +319,7 @@ class Client:
         elif isinstance(question, Join) and isinstance(reply, Ok):
             talk.joined.add(question.namespace.digest)
         elif isinstance(reply, Grants):
-            talk.fills += [Fill(grant.lease, 0) for grant in reply.grants if grant.lease]
+            talk.fills.extend(Fill(grant.lease, 0) for grant in reply.grants if grant.lease)
         elif isinstance(reply, Plan | Grant) and reply.lease:
             talk.releases.append(Release(reply.lease, failed=True))
 
@@ -327,17 +328,16 @@ class Client:
     def _keep(self, talk: _Talk, request: Request) -> None:
         """Keep the ends of leases that a step could not tell; telling them twice does no harm."""
         if isinstance(request, Step):
-            talk.fills = [*talk.fills, *request.fills][-UNSENT_MAX:]
-            talk.releases = [*talk.releases, *request.releases][-UNSENT_MAX:]
+            talk.fills.extend(request.fills)
+            talk.releases.extend(request.releases)
 
     def _with_unsent(self, talk: _Talk, request: Request) -> Request:
         """A step with the ends that are still to be told to this daemon."""
         if not isinstance(request, Step) or not (talk.fills or talk.releases):
             return request
-        fills, releases, talk.fills, talk.releases = talk.fills, talk.releases, [], []
         epoch = self._map().epoch
-        fills = [fill for fill in fills if split_lease(fill.lease)[0] == epoch]
-        releases = [release for release in releases if split_lease(release.lease)[0] == epoch]
+        fills = [end for end in _drained(talk.fills) if split_lease(end.lease)[0] == epoch]
+        releases = [end for end in _drained(talk.releases) if split_lease(end.lease)[0] == epoch]
         return msgspec.structs.replace(
             request, fills=fills + request.fills, releases=releases + request.releases
         )
@@ -424,6 +424,11 @@ class Client:
                 _log.warning("could not start the cache daemon again: %s", error)
 
         threading.Thread(target=run, name="kvwise-revive", daemon=True).start()
+
+
+def _drained(ends: deque[R]) -> list[R]:
+    """Everything in a queue to which other threads may add meanwhile; the queue is empty then."""
+    return [ends.popleft() for _ in range(len(ends))]
 
 
 def _refused(problem: Problem) -> NoReturn:
