@@ -295,7 +295,7 @@ def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> Non
 # --- starting and stopping ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_daemon_writes_what_was_deferred(
     config: Config, tmp_path: Path, number: signal.Signals
 ) -> None:

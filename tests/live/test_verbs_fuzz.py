@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kvwise.core.keys import ROOT
@@ -97,7 +96,6 @@ class Talker:
         return self.leases[which % len(self.leases)]
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
 @given(verbs=st.lists(VERBS, max_size=40))
 def test_any_verbs_leave_the_store_sound(verbs: list[object]) -> None:
     """After every verb the invariants hold; once all leases are given back no page is missing."""

@@ -123,15 +123,19 @@ def serve(config: Config, *, exit_when_idle: bool, as_json: bool) -> None:
 def _stop_on_signals(daemon: Daemon) -> None:
     """The first signal stops the daemon in order, the second at once."""
 
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked for more
+        numbers.append(signal.SIGHUP)
+
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        signal.signal(signal.SIGTERM, _exit_now)
-        signal.signal(signal.SIGINT, _exit_now)
+        for each in numbers:
+            signal.signal(each, _exit_now)
         _log.info("%s: writing what was deferred, then stopping", signal.Signals(number).name)
         daemon.stop()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for each in numbers:
+        signal.signal(each, stop)
 
 
 def _exit_now(number: int, frame: FrameType | None) -> None:
