@@ -122,7 +122,6 @@ def serve(config: Config, *, exit_when_idle: bool, as_json: bool) -> None:
 
 def _stop_on_signals(daemon: Daemon) -> None:
     """The first signal stops the daemon in order, the second at once."""
-
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked for more
         numbers.append(signal.SIGHUP)
