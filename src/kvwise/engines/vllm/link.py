@@ -15,6 +15,9 @@ from kvwise.engines.vllm.counts import Counts
 from kvwise.errors import BugError, CacheUnavailable
 from kvwise.live.messages import Ask, Cache, Fill, Grant, Offer, Plan, Release, Step, Timing
 
+TIMINGS_MAX = 32
+"""Timings that wait for something else to be said before they are said by themselves."""
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -58,10 +61,12 @@ class Link:
     def time(self, timing: Timing) -> None:
         """Say, at the next occasion, how long a step took."""
         self._timings.append(timing)
+        if len(self._timings) >= TIMINGS_MAX:
+            self.offer([])
 
     def flush(self) -> None:
-        """Say now which leases are over, if any are."""
-        if self._fills or self._releases:
+        """Say now what waits to be said, if anything does."""
+        if self._fills or self._releases or self._timings:
             self.offer([])
 
     def offer(self, offers: list[Offer]) -> list[Grant]:

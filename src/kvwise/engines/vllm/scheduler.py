@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kvwise.core.layout import GroupKind
-from kvwise.core.words import Hints
+from kvwise.core.words import Choice, Hints, Why
 from kvwise.engines.vllm.counts import Counts
 from kvwise.engines.vllm.events import Events
 from kvwise.engines.vllm.link import Link
@@ -109,6 +109,7 @@ class SchedulerSide:
         if serving.loads.is_awaited(prompt):
             return None, False
         if not self._settings.can_load or prompt.hints.no_load or request.skip_reading_prefix_cache:
+            prompt.outcome |= {"choice": Choice.RECOMPUTE.value, "why": Why.DISABLED.value}
             return 0, False
         plan = serving.loads.plan(prompt, local)
         tokens = serving.loads.tokens(prompt, plan, local) if plan is not None else 0
