@@ -157,8 +157,8 @@ def test_a_frozen_daemon_costs_one_timeout(config: Config, tmp_path: Path) -> No
             with pytest.raises(CacheUnavailable):
                 client.ask(question(prompt(1, 3)))
             times.append(time.monotonic() - begin)
-        assert times[0] < 0.5
-        assert sum(times[1:]) < 0.1
+        assert times[0] < 1.0
+        assert sum(times[1:]) < 0.5
 
         daemon.send(signal.SIGCONT)
 
@@ -238,7 +238,7 @@ def test_a_dead_daemon_costs_nothing_between_tries(config: Config, tmp_path: Pat
         for _ in range(100):
             with pytest.raises(CacheUnavailable):
                 client.ask(question(prompt(1, 3)))
-        assert time.monotonic() - begin < 0.2
+        assert time.monotonic() - begin < 0.5
         client.close()
 
 

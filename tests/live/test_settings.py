@@ -99,8 +99,8 @@ def _dram_hugepages(folder: Path) -> None:
 @proof("disk.paths")
 def _disk_paths(folder: Path) -> None:
     paths = [folder / "a", folder / "b"]
-    with opened(folder, disk_paths=[str(path) for path in paths]) as store:
-        assert fill(store, 40) == 40
+    with opened(folder, disk_paths=[str(path) for path in paths], dram_size="8MiB") as store:
+        assert fill(store, 400) == 400
         for path in paths:
             assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) > 0
 
