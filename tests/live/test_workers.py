@@ -93,6 +93,12 @@ class Bench:
     def _report(self, _job: Load | Store, outcomes: Sequence[Outcome]) -> None:
         self.outcomes.extend(outcomes)
 
+    def submit(self, command: Load | Store | Drop) -> list[Failed]:
+        """Submit and wake."""
+        refused = self.workers.submit(command)
+        self.workers.wake()
+        return refused
+
     def ended(self, count: int) -> bool:
         """Whether so many items end in time."""
         return eventually(lambda: len(self.outcomes) >= count)
@@ -136,16 +142,16 @@ def drop(count: int) -> Drop:
 
 def busy(bench: Bench) -> None:
     """Give the thread something that it hangs on, so that what follows queues up."""
-    bench.workers.submit(load(0, "a"))
+    bench.submit(load(0, "a"))
     assert eventually(lambda: bench.tier.calls == ["get 1"])
 
 
 def test_reads_go_before_drops_before_writes(bench: Bench) -> None:
     """Whatever the order of arrival."""
     busy(bench)
-    bench.workers.submit(store(1, "a"))
-    bench.workers.submit(drop(3))
-    bench.workers.submit(load(2, "ab"))
+    bench.submit(store(1, "a"))
+    bench.submit(drop(3))
+    bench.submit(load(2, "ab"))
 
     bench.tier.gate.set()
 
@@ -157,9 +163,9 @@ def test_no_more_writes_than_allowed() -> None:
     """Half of the threads write at a time, the others stay free for reads."""
     bench = Bench(threads=4)
     for job in range(8):
-        bench.workers.submit(store(job, "a"))
+        bench.submit(store(job, "a"))
     assert eventually(lambda: len(bench.tier.calls) == 2)
-    bench.workers.submit(load(100, "a"))
+    bench.submit(load(100, "a"))
     assert eventually(lambda: "get 1" in bench.tier.calls)
 
     bench.tier.gate.set()
@@ -172,9 +178,9 @@ def test_no_more_writes_than_allowed() -> None:
 def test_no_write_starts_while_space_is_given_back() -> None:
     """A write into room that is not free yet would be refused by the tier."""
     bench = Bench(threads=4)
-    bench.workers.submit(drop(1))
+    bench.submit(drop(1))
     assert eventually(lambda: bench.tier.calls == ["free 1"])
-    bench.workers.submit(store(1, "a"))
+    bench.submit(store(1, "a"))
     assert not eventually(lambda: len(bench.tier.calls) > 1, 0.1)
 
     bench.tier.gate.set()
@@ -186,7 +192,7 @@ def test_no_write_starts_while_space_is_given_back() -> None:
 def test_a_job_is_cut_into_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long write leaves gaps for reads; items keep their numbers."""
     monkeypatch.setattr(workers, "WRITE_BATCH_BYTES", 2000)
-    bench.workers.submit(store(1, "abcde"))
+    bench.submit(store(1, "abcde"))
     bench.tier.gate.set()
 
     assert bench.ended(5)
@@ -197,8 +203,8 @@ def test_a_job_is_cut_into_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch
 def test_answers_become_outcomes(bench: Bench) -> None:
     """What a tier says of each item is told of that item, failures with their kind."""
     bench.tier.gate.set()
-    bench.workers.submit(load(1, "aCb"))
-    bench.workers.submit(store(2, "Fa"))
+    bench.submit(load(1, "aCb"))
+    bench.submit(store(2, "Fa"))
     assert bench.ended(5)
 
     kinds = {
@@ -236,15 +242,15 @@ def test_whatever_a_tier_raises_becomes_a_failure(
 
     bench.tier.fault = fail
     with caplog.at_level(logging.ERROR):
-        bench.workers.submit(load(1, "abcd"))
-        bench.workers.submit(store(2, "ab"))
+        bench.submit(load(1, "abcd"))
+        bench.submit(store(2, "ab"))
         assert bench.ended(6)
 
     failed = {(o.job, o.item, o.kind) for o in bench.outcomes if isinstance(o, Failed)}
     assert failed == {(1, 2, kind), (1, 3, kind), (2, 0, kind), (2, 1, kind)}
     assert "Traceback" in caplog.text
     bench.tier.fault = None
-    bench.workers.submit(load(3, "a"))
+    bench.submit(load(3, "a"))
     assert bench.ended(7)
 
 
@@ -257,8 +263,8 @@ def test_a_failed_drop_does_not_stop_the_thread(bench: Bench) -> None:
             raise TierError(FailureKind.IO, "no")
 
     bench.tier.fault = fail
-    bench.workers.submit(drop(1))
-    bench.workers.submit(store(1, "a"))
+    bench.submit(drop(1))
+    bench.submit(store(1, "a"))
 
     assert bench.ended(1)
 
@@ -267,7 +273,7 @@ def test_items_that_a_tier_forgets_fail(bench: Bench) -> None:
     """A tier that does not answer for an item has lost it."""
     bench.tier.forget = True
     bench.tier.gate.set()
-    bench.workers.submit(load(1, "ab"))
+    bench.submit(load(1, "ab"))
 
     assert bench.ended(2)
     assert all(isinstance(outcome, Failed) for outcome in bench.outcomes)
@@ -276,8 +282,8 @@ def test_items_that_a_tier_forgets_fail(bench: Bench) -> None:
 def test_reads_past_their_deadline_are_given_up(bench: Bench) -> None:
     """A read that waited too long fails with a timeout, queued or just taken, and never starts."""
     busy(bench)
-    bench.workers.submit(load(1, "ab", deadline_after(0.02)))
-    bench.workers.submit(load(2, "a"))
+    bench.submit(load(1, "ab", deadline_after(0.02)))
+    bench.submit(load(2, "a"))
     late: list[Failed] = []
 
     def expires() -> bool:
@@ -285,7 +291,7 @@ def test_reads_past_their_deadline_are_given_up(bench: Bench) -> None:
         return bool(late)
 
     assert eventually(expires)
-    bench.workers.submit(load(3, "a", deadline_ns=0))
+    bench.submit(load(3, "a", deadline_ns=0))
     bench.tier.gate.set()
 
     assert [(f.job, f.item, f.kind) for f in late] == [
@@ -301,21 +307,21 @@ def test_the_queue_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     """Beyond the bound items fail at once; drops are never refused."""
     monkeypatch.setattr(workers, "ITEMS_WAITING_MAX", 3)
     busy(bench)
-    assert bench.workers.submit(load(1, "abc")) == []
+    assert bench.submit(load(1, "abc")) == []
 
-    refused = bench.workers.submit(store(2, "ab"))
+    refused = bench.submit(store(2, "ab"))
 
     assert [(f.item, f.kind) for f in refused] == [(0, FailureKind.FULL), (1, FailureKind.FULL)]
-    assert bench.workers.submit(drop(100)) == []
+    assert bench.submit(drop(100)) == []
 
 
 def test_closing_fails_what_waits_and_finishes_what_runs() -> None:
     """Every item ends; what comes later is refused; drops are carried out."""
     bench = Bench()
     busy(bench)
-    bench.workers.submit(load(1, "ab"))
-    bench.workers.submit(store(2, "a"))
-    bench.workers.submit(drop(2))
+    bench.submit(load(1, "ab"))
+    bench.submit(store(2, "a"))
+    bench.submit(drop(2))
     closer = threading.Thread(target=bench.workers.close, args=(10,))
     closer.start()
     assert bench.ended(3)
@@ -326,7 +332,7 @@ def test_closing_fails_what_waits_and_finishes_what_runs() -> None:
 
     assert bench.ended(4)
     assert bench.tier.calls == ["get 1", "free 2"]
-    assert [f.kind for f in bench.workers.submit(load(3, "a"))] == [FailureKind.CLOSED]
+    assert [f.kind for f in bench.submit(load(3, "a"))] == [FailureKind.CLOSED]
     bench.close()
 
 

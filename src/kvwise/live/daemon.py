@@ -195,6 +195,7 @@ class Daemon:
                     raise ProtocolError("spoke before it attached")
                 connection.out = memoryview(wire.pack(_serve(connection.session, request)))
                 self._send(connection)
+                self._node.pump.wake()
         except ProtocolError as error:
             self._drop(connection, str(error))
 
@@ -220,7 +221,7 @@ class Daemon:
             socket.send_fds(connection.sock, [wire.pack(reply)], [arena.fd])
         except OSError as error:
             raise ProtocolError(f"could not take the arena: {error.strerror}") from error
-        connection.session = Session(self._node, attach.engine)
+        connection.session = Session(self._node, attach.engine, wake=False)
 
     def _send(self, connection: _Connection) -> None:
         """Send what the peer takes; go on reading once it took everything."""

@@ -93,8 +93,10 @@ class Pump:
         """Whether the brain still works. It does not after it broke one of its own promises."""
         return self._sound
 
-    def handle(self, events: Sequence[Event]) -> list[Answer]:
+    def handle(self, events: Sequence[Event], *, wake: bool = True) -> list[Answer]:
         """Feed events in order; the answers come back, the other commands are under way.
+
+        Without `wake` the workers begin when `wake` is called.
 
         Raises:
             CacheUnavailable: the brain broke earlier.
@@ -102,7 +104,14 @@ class Pump:
         with self._lock:
             if not self._sound:
                 raise CacheUnavailable("the store stopped after an internal error, see its log")
-            return self._feed(events)
+            answers = self._feed(events)
+        if wake:
+            self._workers.wake()
+        return answers
+
+    def wake(self) -> None:
+        """Let the workers begin what was handled without waking them."""
+        self._workers.wake()
 
     def query(self, question: Callable[[Brain], T]) -> T:
         """Ask the brain something that changes nothing."""
@@ -194,6 +203,7 @@ class Pump:
         with self._lock:
             if self._sound:
                 self._feed(outcomes)
+        self._workers.wake()
 
     def _tick(self) -> None:
         """Let time pass until closed."""
@@ -211,6 +221,7 @@ class Pump:
                 self._feed([*events, Tick(now_ns())])
                 if self._plant.log is not None:
                     self._plant.log.flush()
+            self._workers.wake()
 
     def _space(self) -> list[Event]:
         """What the tiers' media say about their room."""

@@ -6,6 +6,7 @@ It checks what a client says before the brain hears it, and decides nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from kvwise.core.brain import Brain
@@ -38,8 +39,12 @@ REQUEST_CHARS_MAX = 1024
 class Session:
     """What one client may say to a node."""
 
-    def __init__(self, node: Node, engine: str) -> None:
-        """Attach; sessions with the same `engine` are one client."""
+    def __init__(self, node: Node, engine: str, *, wake: bool = True) -> None:
+        """Attach; sessions with the same `engine` are one client.
+
+        Without `wake` the caller wakes the pump's workers after it passed the reply on.
+        """
+        self._wake = wake
         self._node = node
         self._pump = node.pump
         self._engine = engine
@@ -79,7 +84,7 @@ class Session:
             ask.total_tokens,
             ask.hints,
         )
-        (answer,) = self._pump.handle([event])
+        (answer,) = self._handle([event])
         if not isinstance(answer, Planned):
             raise BugError(f"asked for a plan, got {answer}")
         return Plan(
@@ -97,7 +102,7 @@ class Session:
         number = self._number(lease)
         if not number:
             return Grant(lease=lease, chunks=[], pages=b"")
-        (answer,) = self._pump.handle([Wanted(now_ns(), self._client, number, chunks)])
+        (answer,) = self._handle([Wanted(now_ns(), self._client, number, chunks)])
         return self._grant(answer)
 
     def step(self, step: Step) -> list[Grant]:
@@ -108,13 +113,13 @@ class Session:
         ]
         events += [self._released(now, release) for release in step.releases]
         events += [self._observed(now, timing) for timing in step.timings if self._is_sane(timing)]
-        self._pump.handle(events)
+        self._handle(events)
         for offer in step.offers:
             self._check(offer.space, offer.keys, offer.request)
             if len(offer.parent) != KEY_BYTES:
                 raise BugError(f"a parent's key has {len(offer.parent)} bytes")
         offers = [self._offered(now, offer) for offer in step.offers]
-        return [self._grant(answer) for answer in self._pump.handle(offers)]
+        return [self._grant(answer) for answer in self._handle(offers)]
 
     def explain(self, limit: int) -> list[Decision]:
         """The last decisions, newest last."""
@@ -132,13 +137,17 @@ class Session:
         """Drop what is not in use."""
         if len(space) not in (0, DIGEST_BYTES):
             raise BugError(f"a namespace digest has {len(space)} bytes")
-        self._pump.handle([Cleared(now_ns(), space)])
+        self._handle([Cleared(now_ns(), space)])
 
     def waiting_writes(self) -> int:
         """How many deferred writes are left."""
         return self._pump.waiting_writes()
 
     # --- words ---
+
+    def _handle(self, events: Sequence[Event]) -> list[Answer]:
+        """Have events handled."""
+        return self._pump.handle(events, wake=self._wake)
 
     def _check(self, space: bytes, keys: bytes, request: str) -> None:
         """Refuse what the brain must never hear."""

@@ -15,7 +15,7 @@ from kvwise.units import MIB
 WARM_BYTES = 512 * MIB
 """How much is provided ahead: the KV of several long prompts."""
 
-SLICE_BYTES = 4 * MIB
+SLICE_BYTES = MIB
 PAUSE_S = 0.001
 """Between slices the processor belongs to others."""
 

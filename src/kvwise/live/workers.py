@@ -73,6 +73,7 @@ class Workers:
         self._writing = 0
         self._dropping = 0
         self._changes = 0
+        self._unseen = 0
         self._closing = False
         self._threads = [
             threading.Thread(target=self._run, name=f"kvwise-worker-{n}", daemon=True)
@@ -82,12 +83,15 @@ class Workers:
             thread.start()
 
     def submit(self, command: Load | Store | Drop) -> list[Failed]:
-        """Queue a command without waiting; the answer is what failed at once for lack of room."""
+        """Queue a command without waiting; the answer is what failed at once for lack of room.
+
+        Work starts at the next `wake`, or when a thread comes by anyway.
+        """
         with self._wake:
             self._changes += not isinstance(command, Load)
             if isinstance(command, Drop):
                 self._drops.append(command)
-                self._wake.notify()
+                self._unseen += 1
                 return []
             if self._closing or self._items_waiting + len(command.items) > ITEMS_WAITING_MAX:
                 kind = FailureKind.CLOSED if self._closing else FailureKind.FULL
@@ -96,8 +100,19 @@ class Workers:
             batches = list(_batches(command))
             queue.extend(batches)
             self._items_waiting += len(command.items)
-            self._wake.notify(len(batches))
+            self._unseen += len(batches)
         return []
+
+    def wake(self) -> None:
+        """Let threads look at what was submitted.
+
+        Apart from `submit`, because a thread that wakes takes the interpreter: whoever asked for
+        the work gets an answer first.
+        """
+        if self._unseen:
+            with self._wake:
+                self._wake.notify(self._unseen)
+                self._unseen = 0
 
     def expire(self) -> list[Failed]:
         """Give up reads that waited beyond their deadline; the answer is what failed thereby."""
