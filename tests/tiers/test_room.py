@@ -29,12 +29,12 @@ def rooms(home: Path, count: int, **bounds: int) -> Iterator[tuple[Room, list[Di
 
 def dealt(room: Room, times: int, size_bytes: int = MIB) -> list[int]:
     """Numbers of the directories that the next frames go to; their room is taken back at once."""
-    numbers = []
+    numbers: list[int] = []
     for _ in range(times):
-        taken = room.take(size_bytes)
-        assert isinstance(taken, Directory)
-        taken.unreserve(size_bytes)
-        numbers.append(taken.number)
+        taken = room.take([size_bytes])
+        assert not isinstance(taken, TierError)
+        taken[0].unreserve(size_bytes)
+        numbers.append(taken[0].number)
     return numbers
 
 
@@ -95,8 +95,8 @@ def test_promises_count_against_the_cap(tmp_path: Path) -> None:
     """Room that was taken and not used yet is not given twice."""
     with rooms(tmp_path, 2, capacity_bytes=3 * MIB) as (room, directories):
         for _ in range(3):
-            assert isinstance(room.take(MIB), Directory)
-        answer = room.take(4096)
+            assert not isinstance(room.take([MIB]), TierError)
+        answer = room.take([4096])
 
         assert isinstance(answer, TierError)
         assert answer.kind is FailureKind.FULL
@@ -118,11 +118,23 @@ def test_promises_count_against_the_watermark(
 
     with rooms(tmp_path, 2, min_free_bytes=GIB) as (room, _):
         monkeypatch.setattr(os, "statvfs", lambda _: Status)
-        taken = [room.take(MIB) for _ in range(4)]
+        taken = [room.take([MIB]) for _ in range(4)]
 
-    assert [isinstance(one, Directory) for one in taken] == [True, True, True, False]
-    assert isinstance(taken[3], TierError)
+    assert [isinstance(one, TierError) for one in taken] == [False, False, False, True]
     assert "1.0 GiB free" in str(taken[3])
+
+
+def test_as_many_neighbours_as_fit(tmp_path: Path) -> None:
+    """Of frames that should lie together, the leading ones that fit are taken in one place."""
+    with rooms(tmp_path, 2, capacity_bytes=10 * MIB) as (room, directories):
+        first = room.take([MIB] * 7)
+        second = room.take([MIB, MIB, 5 * MIB, MIB])
+        third = room.take([2 * MIB])
+
+    assert first == (directories[0], 7)
+    assert second == (directories[1], 2)
+    assert isinstance(third, TierError)
+    assert [directory.reserved_bytes for directory in directories] == [7 * MIB, 2 * MIB]
 
 
 def test_a_filesystem_that_does_not_answer_has_no_room(
@@ -135,7 +147,7 @@ def test_a_filesystem_that_does_not_answer_has_no_room(
 
     with rooms(tmp_path, 1) as (room, _):
         monkeypatch.setattr(os, "statvfs", broken)
-        answer = room.take(MIB)
+        answer = room.take([MIB])
 
     assert isinstance(answer, TierError)
     assert answer.kind is FailureKind.FULL

@@ -1,9 +1,9 @@
 """The disk tier: framed objects in segments over one or more directories. It decides nothing.
 
-`put` builds frames and checksums on the caller's thread while each directory's writer thread moves
-the run before; `get` verifies on the caller's thread while reader threads fetch the next run. So
-the medium stays busy, a checksum costs no throughput, and neighbours move in one call. Reads never
-wait behind queued writes. Payload goes straight between arena and medium.
+A call is cut into runs of neighbouring frames, each moved by one system call, straight between
+arena and medium. The caller and some helper threads share the runs: while one of them makes or
+verifies a checksum, another one's bytes move, so the medium stays busy. Reads and writes have
+helpers of their own, and reads never wait behind queued writes.
 
 A call waits for the kernel without a deadline: until the kernel answers, the pages are its own, and
 an early return would let somebody reuse memory that a device still writes to.
@@ -11,9 +11,10 @@ an early return would let somebody reuse memory that a device still writes to.
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from kvwise.codecs.plain import PLAIN
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
 from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.crew import Crew
 from kvwise.tiers.directio import Io
 from kvwise.tiers.room import Room
-from kvwise.tiers.runs import SPARE_BYTES, Part, ReadRun, WriteRun, read_runs, write_pieces
+from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
 from kvwise.tiers.segments import (
     DIRECTORIES_MAX,
     SEGMENT_BYTES_MAX,
@@ -43,10 +45,10 @@ Measured with objects of 720 KiB: 4 and 8 MiB moved no more bytes a second, and 
 a load came after 6 ms instead of 3.
 """
 
-_RUNS_AHEAD = 1
-"""Runs of one call that wait behind those under way, in each directory."""
+CLOSE_S = 10.0
+"""How long `close` waits for the kernel to answer what is under way."""
 
-_Appended = tuple[list[Extent], TierError | None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +83,6 @@ class DiskConfig:
             raise ConfigError(f"segment_bytes must be {MIB} to {SEGMENT_BYTES_MAX}")
 
 
-class _Lane:
-    """A directory and the threads that work for it."""
-
-    def __init__(self, directory: Directory, readers: int) -> None:
-        self.directory = directory
-        self.ahead = readers + _RUNS_AHEAD
-        name = f"kvwise-disk{directory.number}"
-        self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-write")
-        self.reader = ThreadPoolExecutor(readers, thread_name_prefix=f"{name}-read")
-
-    def close(self) -> None:
-        """Finish what is under way."""
-        self.writer.shutdown()
-        self.reader.shutdown()
-        self.directory.close()
-
-
 class DiskTier:
     """A `Tier` on files. Thread-safe; see the module for how calls overlap."""
 
@@ -120,23 +105,18 @@ class DiskTier:
         self._codec = codec
         self._codecs = {PLAIN.id: PLAIN, codec.id: codec}
         self._capacity_bytes = config.capacity_bytes
-        self._closed = False
-        directories: list[Directory] = []
-        try:
-            for number, path in enumerate(config.directories):
-                directories.append(
-                    Directory(path, number, io=config.io, segment_bytes=config.segment_bytes)
-                )
-        except ConfigError:
-            for directory in directories:
-                directory.close()
-            raise
+        self._directories = _open_all(config)
         self._room = Room(
-            directories,
+            self._directories,
             capacity_bytes=config.capacity_bytes,
             min_free_bytes=config.min_free_bytes,
         )
-        self._lanes = [_Lane(directory, config.readers) for directory in directories]
+        self._direct = any(directory.io is Io.DIRECT for directory in self._directories)
+        count = len(self._directories)
+        self._readers = Crew(max(1, count * config.readers - 1), "kvwise-disk-read")
+        self._writers = Crew(count, "kvwise-disk-write")
+        self._spares = _Spares()
+        self._gate = _Gate()
 
     @property
     def used_bytes(self) -> int:
@@ -151,44 +131,34 @@ class DiskTier:
     @property
     def io(self) -> tuple[Io, ...]:
         """How the files of each directory are accessed."""
-        return tuple(lane.directory.io for lane in self._lanes)
+        return tuple(directory.io for directory in self._directories)
 
     @property
     def down(self) -> tuple[str, ...]:
         """Why directories were given up, one line for each that was."""
-        return tuple(lane.directory.down for lane in self._lanes if lane.directory.down)
+        return tuple(directory.down for directory in self._directories if directory.down)
 
     def put(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
         """Write objects; see `Tier.put`."""
-        writing = _Put(self._room, self._lanes, len(objects))
-        try:
-            for index, (record, buffers) in enumerate(objects):
-                if total_bytes(buffers) != record.raw_bytes:
-                    raise BugError(f"{total_bytes(buffers)} bytes for {record.raw_bytes}")
-                stored = self._codec.encode(buffers)
-                codec_id = PLAIN.id if stored is buffers else self._codec.id
-                writing.add(index, record, stored, codec_id)
-        finally:
-            writing.finish()
-        return writing.answers
+        for record, buffers in objects:
+            if total_bytes(buffers) != record.raw_bytes:
+                raise BugError(f"buffers of {total_bytes(buffers)} for {record.raw_bytes}")
+        answers: list[Placed | TierError] = []
+        found: dict[int, list[Placed | TierError]] = {}
+        groups = list(_groups([frame.frame_bytes(record.raw_bytes) for record, _ in objects]))
+        for group, answered in self._writers.work(groups, lambda g: self._write(objects[g])):
+            found[group.start] = answered
+        for group in groups:
+            answers += found[group.start]
+        return answers
 
     def get(self, wants: Sequence[Want]) -> Generator[tuple[int, TierError | None]]:
         """Read objects; see `Tier.get`."""
-        waiting: dict[int, deque[ReadRun]] = {}
-        for run in read_runs(self._parts(wants), RUN_BYTES):
-            waiting.setdefault(run.directory, deque()).append(run)
-        flying: dict[Future[list[TierError | None]], ReadRun] = {}
-        try:
-            self._launch(waiting, flying)
-            while flying:
-                done = wait(flying, return_when=FIRST_COMPLETED).done
-                for future in sorted(done, key=lambda f: flying[f].parts[0].index):
-                    run = flying.pop(future)
-                    self._launch(waiting, flying)
-                    for part, fault in zip(run.parts, future.result(), strict=True):
-                        yield part.index, fault or part.judge(self._codecs)
-        finally:
-            wait(flying)
+        runs = list(read_runs(self._parts(wants), RUN_BYTES))
+        with closing(self._readers.work(runs, self._read)) as reading:
+            for run, found in reading:
+                for part, error in zip(run.parts, found, strict=True):
+                    yield part.index, error
 
     def free(self, placed: Sequence[Placed]) -> None:
         """Give space back; see `Tier.free`.
@@ -197,153 +167,192 @@ class DiskTier:
             TierError: the tier is closed, or the medium kept some of it; what it kept stays
                 counted in `used_bytes`.
         """
-        if self._closed:
-            raise _closed()
         extents: dict[int, list[Extent]] = {}
         for one in placed:
             number, extent = self._extent(one.location, one.stored_bytes)
             extents.setdefault(number, []).append(extent)
-        failures = [self._lanes[n].directory.free(found) for n, found in extents.items()]
+        with self._gate.passing() as is_open:
+            if not is_open:
+                raise _closed()
+            failures = [self._directories[n].free(found) for n, found in extents.items()]
         for failure in failures:
             if failure is not None:
                 raise failure
 
     def scan(self) -> Iterator[tuple[Record, Placed]]:
         """Every whole record an earlier process left; those beyond the cap are given back."""
-        if self._closed:
+        if not self._gate.is_open:
             raise _closed()
         kept = 0
-        for lane in self._lanes:
-            for header, extent in lane.directory.walk(frozenset(self._codecs)):
+        for directory in self._directories:
+            for header, extent in directory.walk(frozenset(self._codecs)):
                 if kept + extent.size_bytes > self._capacity_bytes:
-                    lane.directory.free([extent])
+                    directory.free([extent])
                     continue
                 kept += extent.size_bytes
                 record = Record(
                     header.key, header.parent, header.space, header.layout, header.raw_bytes
                 )
-                location = pack_location(lane.directory.number, extent)
+                location = pack_location(directory.number, extent)
                 yield record, Placed(location, extent.size_bytes)
 
     def close(self) -> None:
         """Finish what is under way, then give up files, locks and threads; idempotent."""
-        self._closed = True
-        for lane in self._lanes:
-            lane.close()
+        if not self._gate.close(CLOSE_S):
+            _log.error("the disk does not answer: closed with transfers under way")
+            return
+        self._readers.close()
+        self._writers.close()
+        for directory in self._directories:
+            directory.close()
 
     def _extent(self, location: int, size_bytes: int) -> tuple[int, Extent]:
         """Where a location is, checked."""
         number, extent = unpack_location(location, size_bytes)
-        if number >= len(self._lanes) or size_bytes < frame.HEADER_BYTES:
+        if number >= len(self._directories) or size_bytes < frame.HEADER_BYTES:
             raise BugError(f"location {location:#x} of {size_bytes} bytes is not of this tier")
         return number, extent
 
+    def _write(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
+        """Write neighbours, wherever there is room for them; one answer for each."""
+        drafts = [self._draft(record, buffers) for record, buffers in objects]
+        answers: list[Placed | TierError] = []
+        while left := drafts[len(answers) :]:
+            with self._gate.passing() as is_open:
+                if not is_open:
+                    return answers + [_closed() for _ in left]
+                taken = self._room.take([draft.size_bytes for draft in left])
+                if isinstance(taken, TierError):
+                    return answers + [taken for _ in left]
+                directory, count = taken
+                answers += self._append(directory, left[:count])
+        return answers
+
+    def _append(self, directory: Directory, drafts: Sequence[Draft]) -> list[Placed | TierError]:
+        """Write frames for which room was reserved; one answer for each."""
+        spares = self._spares.cut(len(drafts))
+        pieces = [
+            piece
+            for draft, spare in zip(drafts, spares, strict=True)
+            for piece in draft.pieces(spare)
+        ]
+        extents, failure = directory.append(pieces, [draft.size_bytes for draft in drafts])
+        answers: list[Placed | TierError] = [
+            Placed(pack_location(directory.number, extent), extent.size_bytes) for extent in extents
+        ]
+        if failure is not None:
+            answers += [failure for _ in drafts[len(extents) :]]
+        return answers
+
+    def _draft(self, record: Record, buffers: Buffers) -> Draft:
+        """What to write for an object."""
+        stored = self._codec.encode(buffers)
+        draft = Draft(record, stored, PLAIN.id if stored is buffers else self._codec.id)
+        if self._direct:
+            directio.require_aligned(draft.body)
+        return draft
+
     def _parts(self, wants: Sequence[Want]) -> Iterator[tuple[int, Part]]:
         """What to read for each want, with its directory."""
-        spares = scratch(len(wants) * SPARE_BYTES)
         for index, want in enumerate(wants):
             if total_bytes(want.buffers) != want.raw_bytes:
                 raise BugError(f"buffers of {total_bytes(want.buffers)} for {want.raw_bytes}")
             number, extent = self._extent(want.location, want.stored_bytes)
-            spare = spares[index * SPARE_BYTES : (index + 1) * SPARE_BYTES]
-            part = Part(index, want, extent, spare)
-            if self._lanes[number].directory.io is Io.DIRECT:
-                directio.require_aligned(part.pieces)
-            yield number, part
+            yield number, Part(index, want, extent)
 
-    def _launch(
-        self,
-        waiting: dict[int, deque[ReadRun]],
-        flying: dict[Future[list[TierError | None]], ReadRun],
-    ) -> None:
-        """Start reads until every directory has enough to do."""
-        for number, runs in waiting.items():
-            lane = self._lanes[number]
-            busy = sum(run.directory == number for run in flying.values())
-            while runs and busy < lane.ahead:
-                run, busy = runs.popleft(), busy + 1
-                try:
-                    future = lane.reader.submit(self._fetch, lane.directory, run)
-                except RuntimeError:  # the lane was closed meanwhile
-                    future = Future()
-                    future.set_result([_closed() for _ in run.parts])
-                flying[future] = run
+    def _read(self, run: ReadRun) -> list[TierError | None]:
+        """Read neighbours and verify them; for each, why it did not come."""
+        with self._gate.passing() as is_open:
+            if not is_open:
+                return [_closed() for _ in run.parts]
+            pieces = [
+                part.pieces(spare)
+                for part, spare in zip(run.parts, self._spares.cut(len(run.parts)), strict=True)
+            ]
+            faults = self._fetch(run, pieces)
+        pairs = zip(run.parts, faults, strict=True)
+        return [fault or part.judge(self._codecs) for part, fault in pairs]
 
-    def _fetch(self, directory: Directory, run: ReadRun) -> list[TierError | None]:
-        """Read a run on a reader thread: for each part, why it did not come whole."""
+    def _fetch(self, run: ReadRun, pieces: Sequence[list[memoryview]]) -> list[TierError | None]:
+        """Read neighbours into their pieces; for each, why it did not come whole."""
+        directory, joined = self._directories[run.directory], [p for some in pieces for p in some]
+        if self._direct:
+            directio.require_aligned(joined)
         start_ns = self._clock_ns()
-        count, fault = directory.read(run.extent, run.pieces)
+        count, fault = directory.read(run.extent, joined)
         self._room.observe(directory, count, self._clock_ns() - start_ns)
         if fault is not None and len(run.parts) > 1:
             # One bad sector must not take its neighbours along: read each for itself.
-            return [self._fetch(directory, ReadRun(run.directory, [p]))[0] for p in run.parts]
+            pairs = zip(run.parts, pieces, strict=True)
+            return [self._fetch(ReadRun(run.directory, [part]), [own])[0] for part, own in pairs]
         end = run.extent.offset + count
         return [None if part.extent.end <= end else fault or _beyond(part) for part in run.parts]
 
 
-class _Put:
-    """One call of `put`: frames gather into runs, at most two runs a directory are under way.
+class _Spares(threading.local):
+    """Memory of each thread for the headers and ends of one run, kept because fresh is slow."""
 
-    Attributes:
-        answers: one for each object; final after `finish`.
-    """
+    def __init__(self) -> None:
+        self._memory = scratch(0)
 
-    def __init__(self, room: Room, lanes: Sequence[_Lane], count: int) -> None:
-        self.answers: list[Placed | TierError] = [_closed() for _ in range(count)]
-        self._room = room
-        self._lanes = lanes
-        self._spares = scratch(count * SPARE_BYTES)
-        self._direct = any(lane.directory.io is Io.DIRECT for lane in lanes)
-        self._growing: dict[int, WriteRun] = {}
-        self._flying: dict[int, deque[tuple[Future[_Appended], WriteRun]]] = {}
+    def cut(self, count: int) -> list[memoryview]:
+        """Pieces of `SPARE_BYTES` for so many frames, good until the thread asks again."""
+        if self._memory.nbytes < count * SPARE_BYTES:
+            self._memory = scratch(count * SPARE_BYTES)
+        return [self._memory[n * SPARE_BYTES : (n + 1) * SPARE_BYTES] for n in range(count)]
 
-    def add(self, index: int, record: Record, stored: Buffers, codec_id: int) -> None:
-        """Frame one object and give it to a directory, if one has room."""
-        spare = self._spares[index * SPARE_BYTES : (index + 1) * SPARE_BYTES]
-        pieces = write_pieces(record, stored, codec_id, spare)
-        if self._direct:
-            directio.require_aligned(pieces)
-        size_bytes = total_bytes(pieces)
-        directory = self._room.take(size_bytes)
-        if isinstance(directory, TierError):
-            self.answers[index] = directory
-            return
-        run = self._growing.setdefault(directory.number, WriteRun())
-        run.add(index, pieces, size_bytes)
-        if run.size_bytes >= RUN_BYTES:
-            self._send(directory.number)
 
-    def finish(self) -> None:
-        """Send what is left and wait for everything."""
-        for number in list(self._growing):
-            self._send(number)
-        for number, flying in self._flying.items():
-            while flying:
-                self._settle(number)
+class _Gate:
+    """Lets transfers in until it is closed, and knows when the last one is out."""
 
-    def _send(self, number: int) -> None:
-        """Hand a run to the directory's writer."""
-        lane, run = self._lanes[number], self._growing.pop(number)
-        flying = self._flying.setdefault(number, deque())
-        while len(flying) > _RUNS_AHEAD:
-            self._settle(number)
+    def __init__(self) -> None:
+        self.is_open = True
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def passing(self) -> Iterator[bool]:
+        """Be inside for a while, if the gate is open; the answer says whether it is."""
+        with self._changed:
+            is_open = self.is_open
+            self._inside += is_open
         try:
-            future = lane.writer.submit(lane.directory.append, run.pieces, run.sizes)
-        except RuntimeError:  # the lane was closed meanwhile; the answers already say so
-            lane.directory.unreserve(run.size_bytes)
-            return
-        flying.append((future, run))
+            yield is_open
+        finally:
+            with self._changed:
+                self._inside -= is_open
+                self._changed.notify_all()
 
-    def _settle(self, number: int) -> None:
-        """Wait for the oldest run of a directory and note its answers."""
-        future, run = self._flying[number].popleft()
-        extents, failure = future.result()
-        for position, index in enumerate(run.indexes):
-            if position < len(extents):
-                location = pack_location(number, extents[position])
-                self.answers[index] = Placed(location, run.sizes[position])
-            elif failure is not None:
-                self.answers[index] = failure
+    def close(self, timeout_s: float) -> bool:
+        """Let nobody in any more and wait for those inside; whether all came out in time."""
+        with self._changed:
+            self.is_open = False
+            return self._changed.wait_for(lambda: not self._inside, timeout_s)
+
+
+def _open_all(config: DiskConfig) -> list[Directory]:
+    """Open and lock every directory, or none."""
+    directories: list[Directory] = []
+    try:
+        for number, path in enumerate(config.directories):
+            directories.append(
+                Directory(path, number, io=config.io, segment_bytes=config.segment_bytes)
+            )
+    except ConfigError:
+        for directory in directories:
+            directory.close()
+        raise
+    return directories
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[slice]:
+    """Cut a batch into neighbours of about `RUN_BYTES`."""
+    start, held_bytes = 0, 0
+    for index, size_bytes in enumerate(sizes):
+        held_bytes += size_bytes
+        if held_bytes >= RUN_BYTES or index + 1 == len(sizes):
+            yield slice(start, index + 1)
+            start, held_bytes = index + 1, 0
 
 
 def _beyond(part: Part) -> TierError:

@@ -8,7 +8,9 @@ read rate, because loads are what somebody waits for.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from kvwise.errors import FailureKind, TierError
 from kvwise.tiers.segments import Directory
@@ -45,26 +47,26 @@ class Room:
         by_device = {d.device: self._above_watermark(d) for d in self._directories if not d.down}
         return max(0, min(self._below_cap(), sum(by_device.values())))
 
-    def take(self, size_bytes: int) -> Directory | TierError:
-        """Reserve room for a frame: where it goes, or why nowhere.
+    def take(self, sizes: Sequence[int]) -> tuple[Directory, int] | TierError:
+        """Reserve room for frames that should lie side by side.
 
         Stride scheduling: a directory's turn moves on by bytes / rate, and the least turn is next.
         One that had no room for a while rejoins at the present, it does not catch up.
+
+        Returns:
+            Where the leading frames go and how many of them fit there, or why not even one does.
         """
         with self._lock:
-            if size_bytes > self._below_cap():
+            below_cap = self._below_cap()
+            if sizes[0] > below_cap:
                 return self._full(f"the cap of {format_size(self._capacity_bytes)} is reached")
             alive = [d for d in self._directories if not d.down]
             if not alive:
                 return TierError(FailureKind.IO, "every directory of the disk tier is down")
             for directory in sorted(alive, key=lambda d: self._turns[d.number]):
-                if size_bytes > self._above_watermark(directory):
-                    continue
-                directory.reserve(size_bytes)
-                start = max(self._turns[directory.number], self._now)
-                self._now = start
-                self._turns[directory.number] = start + size_bytes / self._rate(directory)
-                return directory
+                room_bytes = min(below_cap, self._above_watermark(directory))
+                if sizes[0] <= room_bytes:
+                    return directory, self._reserve(directory, sizes, room_bytes)
             return self._full(f"no filesystem would keep {format_size(self._min_free_bytes)} free")
 
     def observe(self, directory: Directory, size_bytes: int, elapsed_ns: int) -> None:
@@ -75,6 +77,15 @@ class Room:
             seen = size_bytes / elapsed_ns
             rate = self._rates.get(directory.number, seen)
             self._rates[directory.number] = rate + _SMOOTHING * (seen - rate)
+
+    def _reserve(self, directory: Directory, sizes: Sequence[int], room_bytes: int) -> int:
+        """Promise a directory's room to as many leading frames as fit; how many did."""
+        ends = list(accumulate(sizes))
+        count = bisect_right(ends, room_bytes)
+        directory.reserve(ends[count - 1])
+        self._now = max(self._turns[directory.number], self._now)
+        self._turns[directory.number] = self._now + ends[count - 1] / self._rate(directory)
+        return count
 
     def _rate(self, directory: Directory) -> float:
         """Bytes per ns: measured, or the mean of the others, or all alike."""

@@ -7,7 +7,7 @@ last whole block a block of its own: neither stale memory nor a neighbour's page
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Buffers, Codec, scratch, total_bytes
@@ -21,50 +21,42 @@ SPARE_BYTES = HEADER_BYTES + BLOCK_BYTES
 """Memory a frame needs beside its payload: the header, and the block that ends it."""
 
 
-@dataclass(slots=True)
-class WriteRun:
-    """Frames to append to one directory.
+class Draft:
+    """An object that is about to be written.
 
     Attributes:
-        pieces: all memory to write, in order.
-        sizes: bytes of each frame.
-        indexes: which object of the call each frame is.
+        size_bytes: of its frame.
+        body: its payload up to the last whole block.
     """
 
-    pieces: list[memoryview] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    indexes: list[int] = field(default_factory=list)
-    size_bytes: int = 0
+    def __init__(self, record: Record, stored: Buffers, codec_id: int) -> None:
+        self._record = record
+        self._stored = stored
+        self._codec_id = codec_id
+        self._stored_bytes = total_bytes(stored)
+        self.size_bytes = frame.frame_bytes(self._stored_bytes)
+        self.body, self._tail = _split(stored)
 
-    def add(self, index: int, pieces: Iterable[memoryview], size_bytes: int) -> None:
-        """Put one more frame at the end."""
-        self.pieces += pieces
-        self.sizes.append(size_bytes)
-        self.indexes.append(index)
-        self.size_bytes += size_bytes
-
-
-def write_pieces(
-    record: Record, stored: Buffers, codec_id: int, spare: memoryview
-) -> list[memoryview]:
-    """The memory of a frame; `spare` is zeroed and holds `SPARE_BYTES`."""
-    header = Header(
-        codec=codec_id,
-        key=record.key,
-        parent=record.parent,
-        space=record.space,
-        layout=record.layout,
-        raw_bytes=record.raw_bytes,
-        stored_bytes=total_bytes(stored),
-        payload_checksum=frame.checksum(stored),
-    )
-    spare[:HEADER_BYTES] = frame.pack(header)
-    body, tail = _split(stored)
-    pieces = [spare[:HEADER_BYTES], *body]
-    if tail is not None:
-        spare[HEADER_BYTES : HEADER_BYTES + tail.nbytes] = tail
-        pieces.append(spare[HEADER_BYTES:])
-    return pieces
+    def pieces(self, spare: memoryview) -> list[memoryview]:
+        """The memory of the whole frame, with `SPARE_BYTES` of spare memory for what is added."""
+        header = Header(
+            codec=self._codec_id,
+            key=self._record.key,
+            parent=self._record.parent,
+            space=self._record.space,
+            layout=self._record.layout,
+            raw_bytes=self._record.raw_bytes,
+            stored_bytes=self._stored_bytes,
+            payload_checksum=frame.checksum(self._stored),
+        )
+        spare[:HEADER_BYTES] = frame.pack(header)
+        pieces = [spare[:HEADER_BYTES], *self.body]
+        if self._tail is not None:
+            last = spare[HEADER_BYTES:]
+            last[: self._tail.nbytes] = self._tail
+            last[self._tail.nbytes :] = bytes(BLOCK_BYTES - self._tail.nbytes)
+            pieces.append(last)
+        return pieces
 
 
 def _split(stored: Buffers) -> tuple[list[memoryview], memoryview | None]:
@@ -83,28 +75,32 @@ def _split(stored: Buffers) -> tuple[list[memoryview], memoryview | None]:
 class Part:
     """One frame to read: where its bytes go, and whether they are what was wanted.
 
-    `spare` holds `SPARE_BYTES` for the header and the end.
-
     Attributes:
         index: which want of the call it is.
         extent: where the frame is.
-        pieces: memory to read into, header first.
     """
 
-    def __init__(self, index: int, want: Want, extent: Extent, spare: memoryview) -> None:
+    def __init__(self, index: int, want: Want, extent: Extent) -> None:
         self.index = index
         self.extent = extent
         self._want = want
-        plain = want.stored_bytes == frame.frame_bytes(want.raw_bytes)
-        self._stored: Buffers = (
-            want.buffers if plain else [scratch(want.stored_bytes - HEADER_BYTES)]
-        )
-        self._header = spare[:HEADER_BYTES]
-        self._last = spare[HEADER_BYTES:]
+        self._stored: Buffers = want.buffers
+        self._header = self._last = memoryview(b"")
+        self._tail: memoryview | None = None
+
+    def pieces(self, spare: memoryview) -> list[memoryview]:
+        """Memory to read the frame into, with `SPARE_BYTES` of it for header and end.
+
+        A plain payload, told by its size, goes straight to where it is wanted.
+        """
+        if self._want.stored_bytes != frame.frame_bytes(self._want.raw_bytes):
+            self._stored = [scratch(self._want.stored_bytes - HEADER_BYTES)]
+        self._header, self._last = spare[:HEADER_BYTES], spare[HEADER_BYTES:]
         body, self._tail = _split(self._stored)
-        self.pieces = [self._header, *body]
+        pieces = [self._header, *body]
         if self._tail is not None:
-            self.pieces.append(self._last)
+            pieces.append(self._last)
+        return pieces
 
     def judge(self, codecs: Mapping[int, Codec]) -> TierError | None:
         """Verify a frame that was read whole, and decode it into the buffers of the want."""
@@ -147,27 +143,19 @@ class ReadRun:
         first, last = self.parts[0].extent, self.parts[-1].extent
         return Extent(first.segment, first.offset, last.end - first.offset)
 
-    @property
-    def pieces(self) -> list[memoryview]:
-        """All of its memory, in order."""
-        return [piece for part in self.parts for piece in part.pieces]
-
-    def takes(self, directory: int, extent: Extent, size_bytes_max: int) -> bool:
-        """Whether a frame lies right behind and the run stays within the size."""
+    def takes(self, extent: Extent, run_bytes: int) -> bool:
+        """Whether a frame lies right behind, and the run is not long enough yet."""
         whole = self.extent
-        return (
-            directory == self.directory
-            and (extent.segment, extent.offset) == (whole.segment, whole.end)
-            and whole.size_bytes + extent.size_bytes <= size_bytes_max
-        )
+        follows = (extent.segment, extent.offset) == (whole.segment, whole.end)
+        return follows and whole.size_bytes < run_bytes
 
 
-def read_runs(parts: Iterable[tuple[int, Part]], size_bytes_max: int) -> Iterator[ReadRun]:
+def read_runs(parts: Iterable[tuple[int, Part]], run_bytes: int) -> Iterator[ReadRun]:
     """Cut (directory, part) pairs into runs; parts keep their order within a directory."""
     growing: dict[int, ReadRun] = {}
     for directory, part in parts:
         run = growing.get(directory)
-        if run and run.takes(directory, part.extent, size_bytes_max):
+        if run and run.takes(part.extent, run_bytes):
             run.parts.append(part)
             continue
         if run:

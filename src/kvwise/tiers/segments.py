@@ -79,9 +79,7 @@ class _Tail:
 
 
 class Directory:
-    """One directory of segments, locked for this process.
-
-    `append` runs on one thread at a time, everything else on any thread.
+    """One directory of segments, locked for this process; thread-safe.
 
     Attributes:
         path, number: which of the configured directories it is.
@@ -96,6 +94,7 @@ class Directory:
         self.down = ""
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()
+        self._appending = threading.Lock()
         self._errors = 0
         self._reserved = 0
         self._tail: _Tail | None = None
@@ -159,30 +158,8 @@ class Directory:
         Returns:
             Where the leading frames that were written are, and why the others were not.
         """
-        extents: list[Extent] = []
-        total, kept, failure = sum(sizes), 0, None
-        try:
-            tail = self._tail_for(total)
-            start, tail.offset = tail.offset, tail.offset + total
-            written, error = directio.write_all(tail.fd, pieces, start)
-            for size in sizes:
-                if kept + size > written:
-                    break
-                extents.append(Extent(tail.segment, start + kept, size))
-                kept += size
-            if error is not None:
-                failure = self._fail(error)
-                kept += self._take_back(tail, start + kept, total - kept)
-        except OSError as error:
-            failure = self._fail(error)
-        with self._lock:
-            self._reserved -= total
-            self._used += kept
-            if kept and self._tail:
-                self._live[self._tail.segment] += kept
-            if failure is None:
-                self._errors = 0
-        return extents, failure
+        with self._appending:
+            return self._append(pieces, sizes)
 
     def read(self, extent: Extent, pieces: Sequence[memoryview]) -> tuple[int, TierError | None]:
         """Fill the pieces from an extent: bytes that came, and why not more if it is a fault."""
@@ -239,6 +216,35 @@ class Directory:
         self._tail = None
         os.close(self._lock_fd)
         self._lock_fd = -1
+
+    def _append(
+        self, pieces: Sequence[memoryview], sizes: Sequence[int]
+    ) -> tuple[list[Extent], TierError | None]:
+        """As `append`, on one thread at a time."""
+        extents: list[Extent] = []
+        total, kept, failure = sum(sizes), 0, None
+        try:
+            tail = self._tail_for(total)
+            start, tail.offset = tail.offset, tail.offset + total
+            written, error = directio.write_all(tail.fd, pieces, start)
+            for size in sizes:
+                if kept + size > written:
+                    break
+                extents.append(Extent(tail.segment, start + kept, size))
+                kept += size
+            if error is not None:
+                failure = self._fail(error)
+                kept += self._take_back(tail, start + kept, total - kept)
+        except OSError as error:
+            failure = self._fail(error)
+        with self._lock:
+            self._reserved -= total
+            self._used += kept
+            if kept and self._tail:
+                self._live[self._tail.segment] += kept
+            if failure is None:
+                self._errors = 0
+        return extents, failure
 
     def _walk(self, segment: int, codecs: frozenset[int]) -> list[tuple[Header, Extent]]:
         """The frames of one segment; brings its accounting from disk bytes to live bytes."""
