@@ -115,6 +115,7 @@ class Blocks:
         self.page_bytes = page_bytes
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
+        self._doomed: set[int] = set()
         self._clock = 0
 
     # --- questions ---
@@ -128,7 +129,7 @@ class Blocks:
 
     def is_doomed(self, row: int) -> bool:
         """Whether the block only waits for its pins to go."""
-        return any(shelf.state[row] == State.EVICTING for shelf in self.shelves)
+        return row in self._doomed
 
     def pages_of(self, row: int) -> tuple[int, ...]:
         """Arena pages of a block that has them."""
@@ -290,11 +291,12 @@ class Blocks:
         for shelf in self.shelves:
             if shelf.state[row] not in (State.ABSENT, State.EVICTING):
                 shelf.move(row, "doom")
-        if not self.is_doomed(row):
+        if not any(shelf.state[row] == State.EVICTING for shelf in self.shelves):
             shelf = self.shelves[DRAM]
             shelf.move(row, "doom")
             if (parent := self.index.parent[row]) != NONE:
                 shelf.kids[parent] += 1
+        self._doomed.add(row)
 
     def _clear(self, tier: int, row: int, why: Why) -> None:
         """Take a copy off a tier and give its bytes back."""
@@ -322,6 +324,7 @@ class Blocks:
 
     def _remove(self, row: int, why: Why) -> None:
         """Clear every copy of a block without pins and children, and its row."""
+        self._doomed.discard(row)
         for tier, shelf in enumerate(self.shelves):
             if shelf.state[row] != State.ABSENT:
                 self._clear(tier, row, why)
@@ -344,6 +347,11 @@ class Blocks:
         """
         self.index.check()
         held = 0
+        assert self._doomed == {
+            row
+            for row in range(self.index.capacity)
+            if any(shelf.state[row] == State.EVICTING for shelf in self.shelves)
+        }
         assert self.index.rows == sum(
             any(shelf.state[row] for shelf in self.shelves) for row in range(self.index.capacity)
         )

@@ -137,7 +137,7 @@ class Loads:
         rows.reverse()
         tiers = []
         for row in rows:
-            tier = -1 if blocks.is_doomed(row) else blocks.tier_of(row)
+            tier = blocks.tier_of(row)  # a doomed block has no copy that can be read
             if tier < 0:
                 break
             tiers.append(tier)
