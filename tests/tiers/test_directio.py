@@ -139,6 +139,19 @@ def test_punching_a_closed_file_fails(tmp_path: Path) -> None:
         directio.punch(-1, 0, BLOCK_BYTES)
 
 
+def test_looking_for_data_in_no_file_fails() -> None:
+    """Only the end of the data is an answer; every other error is one."""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        directio.next_data(-1, 0)
+
+
+def test_probe_of_a_full_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem without room for three blocks is refused with that reason."""
+    monkeypatch.setattr(os, "pwritev", failing(0, errno.ENOSPC))
+    with pytest.raises(ConfigError, match="No space left"):
+        directio.probe(tmp_path, Io.BUFFERED)
+
+
 def test_probe_leaves_nothing(tmp_path: Path) -> None:
     """Trying a directory finds direct I/O or the fallback, and removes its file."""
     found = directio.probe(tmp_path, Io.AUTO)

@@ -174,6 +174,21 @@ def test_memory_is_taken_when_it_is_used() -> None:
     arena.close()
 
 
+def test_pages_can_be_had_beforehand() -> None:
+    """Populated pages take memory before anybody writes, and keep what was written."""
+    arena = Arena.create(ArenaShape.of(8, PAGE), huge_pages=False)
+    arena.page(2)[:4] = b"kept"
+    had = arena.populate(1, 3)
+
+    assert had
+    assert arena.resident_bytes == 3 * PAGE
+    assert arena.page(2)[:4].tobytes() == b"kept"
+    for first, count in ((-1, 1), (6, 3), (2, -1)):
+        with pytest.raises(BugError):
+            arena.populate(first, count)
+    arena.close()
+
+
 def test_pages_are_where_they_say(arena: Arena) -> None:
     """A page, the view of all pages and the address are the same memory, aligned."""
     arena.page(3)[:5] = b"hello"

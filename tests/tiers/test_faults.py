@@ -26,7 +26,7 @@ from kvwise.testing.tiers import (
     verdicts,
     want,
 )
-from kvwise.tiers import directio
+from kvwise.tiers import directio, disk
 from kvwise.tiers.base import Placed, Want
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskConfig
@@ -449,6 +449,60 @@ def test_closing_answers_what_waits(tmp_path: Path) -> None:
     assert [b"".join(w.buffers) for w, a in zip(wants, answers, strict=True) if a is None] == [
         content(n, 720 * 1024) for n in range(30) if answers[n] is None
     ]
+
+
+def test_closing_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a disk that does not answer, close gives up; when it answers, closing again works."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    placed = put_one(tier, 1, RAW_BYTES)
+    answer, real, asked = threading.Event(), os.preadv, threading.Event()
+
+    def stuck(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
+        asked.set()
+        assert answer.wait(30)
+        return real(fd, pieces, offset)
+
+    monkeypatch.setattr(os, "preadv", stuck)
+    monkeypatch.setattr(disk, "CLOSE_S", 0.05)
+    found: list[bytes | FailureKind] = []
+    reader = threading.Thread(
+        target=lambda: found.append(read_back(tier, 1, RAW_BYTES, placed)), daemon=True
+    )
+    reader.start()
+    assert asked.wait(10)
+    tier.close()
+    with pytest.raises(ConfigError, match="in use"):
+        files.open(CAPACITY_BYTES)
+    answer.set()
+    reader.join(30)
+    tier.close()
+
+    assert found == [content(1, RAW_BYTES)]
+    files.open(CAPACITY_BYTES).close()
+
+
+def test_segment_that_cannot_be_deleted_is_left_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When an empty segment cannot be removed, its space is free all the same."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    placed = put_one(tier, 1, RAW_BYTES)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", broken)
+        tier.free([placed])
+        tier.close()
+    assert len(files.segments()) == 1
+    assert files.used_bytes() == 0
+    again = files.open(CAPACITY_BYTES)
+    assert list(again.scan()) == []
+    again.close()
+    assert files.segments() == []
 
 
 def test_closed_tier_refuses_free_and_scan(tmp_path: Path) -> None:

@@ -327,7 +327,10 @@ class Directory:
         """Remove the file of a segment that holds nothing."""
         with self._lock:
             self._live.pop(segment, None)
-        self._file(segment).unlink(missing_ok=True)
+        try:
+            self._file(segment).unlink(missing_ok=True)
+        except OSError as error:
+            self._fail(error)  # an empty file stays; the next start removes it
 
     def _fail(self, error: OSError) -> TierError:
         """What a failed call means; gives the directory up when it is gone or keeps failing."""
