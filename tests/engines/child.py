@@ -169,8 +169,14 @@ def deserted(rig: Rig, *, pause: str) -> dict[str, Any]:
 
 def real(rig: Rig) -> dict[str, Any]:
     """Real text through a real model."""
-    text = Path(__file__).read_text(encoding="utf-8")[:6000]
-    prompt = f"Explain what this Python code does:\n{text}\nExplanation:"
+    facts = "\n".join(
+        f"Visitor {n} came at {n % 12 + 1} o'clock and left a book." for n in range(60)
+    )
+    prompt = rig.llm.get_tokenizer().apply_chat_template(
+        [{"role": "user", "content": f"{facts}\nWrite a story about these visitors and a cat."}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
     seen: dict[str, Any] = {
         "prompt_tokens": len(rig.llm.get_tokenizer().encode(prompt)),
         "cold": rig.run([prompt], tokens=48),

@@ -183,7 +183,7 @@ def test_hints_are_obeyed(processes: Processes) -> None:
 def test_steps_are_timed(processes: Processes) -> None:
     """The cache learns from the scheduler's rhythm how long tokens take."""
     (costs,) = manners(processes)["status"]["costs"]["namespaces"].values()
-    assert costs["samples"] > 10
+    assert costs["samples"] >= 3
 
 
 def test_a_reset_forgets_and_stops_sharing(processes: Processes) -> None:
@@ -275,7 +275,7 @@ def test_a_real_model_in_bfloat16(processes: Processes) -> None:
     seen = finish(processes.start("real", rig))
     assert seen["loaded"][0]["cached"] >= seen["prompt_tokens"] * 3 // 4
     assert tokens(seen["loaded"]) == tokens(seen["cold"])
-    assert len(set(seen["cold"][0]["tokens"])) > 20
+    assert len(set(seen["cold"][0]["tokens"])) > 24
     assert tokens(seen["corrupted"]) != tokens(seen["cold"])
 
 

@@ -190,6 +190,7 @@ class Mover:
         self._changed = threading.Condition()
         self._stores: dict[int, bool] = {}  # lease on its way -> whether its result counts
         self._stored: list[Stored] = []
+        self._turns = 0
         self._closing = False
 
     def close(self, timeout_s: float) -> bool:
@@ -199,7 +200,9 @@ class Mover:
         self._loading.shutdown(wait=False, cancel_futures=True)
         self._storing.shutdown(wait=False, cancel_futures=True)
         with self._changed:
-            return self._changed.wait_for(lambda: not self._stores, timeout=timeout_s)
+            return self._changed.wait_for(
+                lambda: not self._stores and not self._turns, timeout=timeout_s
+            )
 
     # --- loads ---
 
@@ -219,6 +222,7 @@ class Mover:
         """Queue one turn of these loads; the turn answers whether there must be another."""
         with self._changed:
             if not self._closing:
+                self._turns += 1
                 future = self._loading.submit(turn)
                 future.add_done_callback(partial(self._turned, turn, loads, gate))
                 return
@@ -228,6 +232,9 @@ class Mover:
         self, turn: Callable[[], bool], loads: Sequence[Load], gate: Gate, future: Future[bool]
     ) -> None:
         """After a turn: another one, or the end; a turn that broke is an end as well."""
+        with self._changed:
+            self._turns -= 1
+            self._changed.notify_all()
         if future.cancelled():
             _end_all(loads, gate, "closed")
         elif (error := future.exception()) is not None:

@@ -42,11 +42,12 @@ class Rhythm:
     def begin(self, number: int, now_ns: int, work: list[tuple[int, int]], *, clean: bool) -> None:
         """A step is ordered: (new tokens, tokens before them) of each request in it.
 
-        `clean` is False when its time will say nothing about computing.
+        `clean` is False when its time will say nothing about computing; nor does that of a step in
+        which every request computes a single token.
         """
         tokens = sum(new for new, _ in work)
         pairs = sum(new * (before + new / 2) for new, before in work)
-        self._beats[number] = _Beat(now_ns, tokens, pairs, clean)
+        self._beats[number] = _Beat(now_ns, tokens, pairs, clean and tokens > len(work))
         while len(self._beats) > STEPS_IN_FLIGHT_MAX:
             self._beats.popitem(last=False)
 

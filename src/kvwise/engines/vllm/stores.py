@@ -113,9 +113,10 @@ class Stores:
                 storing.prompt.stored = min(storing.prompt.stored, storing.chunks[0])
 
     def report(self, lease: int, report: StoreReport, committed: Committed) -> None:
-        """Hear from ranks; commit once all have reported."""
+        """Hear from ranks; commit once all have reported. A store of before a reset is void."""
         storing = self._storing.get(lease)
         if storing is None:
+            self._link.fill(lease, 0)
             return
         if storing.report is None:
             storing.report = report
