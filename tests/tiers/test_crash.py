@@ -12,6 +12,7 @@ import pytest
 from kvwise.errors import FailureKind
 from kvwise.testing.tiers import blank, content, key_of, put_one, verdicts
 from kvwise.tiers.base import Want
+from kvwise.tiers.directio import Io
 from kvwise.units import GIB
 from tests.tiers.media import Files
 
@@ -52,7 +53,7 @@ def killed_writer(homes: tuple[Path, ...], io: str, puts: int, pause_s: float) -
 def test_killed_in_the_middle(tmp_path: Path, io: str, directories: int) -> None:
     """After every kill, each object that is found loads with its own bytes, and space adds up."""
     homes = tuple(tmp_path / str(n) for n in range(directories))
-    files = Files(homes)
+    files = Files(homes, io=Io(io))
     by_key = {key_of(n): n for n in range(24)}
     seen = 0
     for life in range(5):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import Codec
@@ -357,6 +360,45 @@ def test_frame_with_an_unexpected_codec_is_corrupt(tmp_path: Path) -> None:
 
         assert read_back(tier, 1, 8192, placed) is FailureKind.CORRUPT
     tier.close()
+
+
+def whole_frame(number: int) -> bytes:
+    """A frame as this version writes it."""
+    data = content(number, 3000 + 700 * number)
+    header = header_of(record(number, len(data)), [memoryview(data)])
+    return (frame.pack(header) + data).ljust(header.frame_bytes, b"\0")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["frame", "noise", "magic", "hole"]), st.integers(1, 4)),
+        max_size=12,
+    ),
+    st.integers(0, 5000),
+)
+def test_any_mixture_of_frames_and_rubbish(mixture: list[tuple[str, int]], torn: int) -> None:
+    """Whatever lies between them, whole frames are found, rubbish goes, and space adds up."""
+    with tempfile.TemporaryDirectory() as home:
+        path, frames = Path(home) / "segment-00000003.kvw", 0
+        with path.open("wb") as file:
+            for number, (kind, blocks) in enumerate(mixture):
+                if kind == "frame":
+                    file.write(whole_frame(number))
+                    frames += 1
+                elif kind == "hole":
+                    file.truncate(file.seek(blocks * 4096, os.SEEK_CUR))
+                else:
+                    start = frame.MAGIC if kind == "magic" else b""
+                    file.write((start + content(number, 4096))[:4096] * blocks)
+            file.write(whole_frame(40)[:torn])
+        files = Files((Path(home),))
+        tier = files.open(CAPACITY_BYTES)
+        found = scanned(tier)
+
+        assert found == keys(*(n for n, (kind, _) in enumerate(mixture) if kind == "frame"))
+        assert len(found) == frames
+        assert tier.used_bytes == files.used_bytes()
+        tier.close()
 
 
 def test_lost_segment_is_missing(tmp_path: Path) -> None:
