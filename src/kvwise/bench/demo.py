@@ -175,8 +175,10 @@ def _prepared(
             log=out / "daemon.log",
         )
         engine = EngineOptions(python, model, folder=out, cache={"client.url": str(socket)})
-        yield _Run(options, progress, Bench(progress), stack, engine, daemon)
-        progress.now("stopping the engine and the daemon")
+        try:
+            yield _Run(options, progress, Bench(progress), stack, engine, daemon)
+        finally:
+            progress.now("stopping the engine and the daemon")
 
 
 def _measure(run: _Run) -> dict[str, Any]:

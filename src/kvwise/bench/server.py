@@ -28,8 +28,6 @@ _CONTEXT_TOKENS = 4096
 _SEQUENCES = 4
 STEP_TOKENS = 2048
 """Tokens of a prompt that the engine computes in one step."""
-_CORES_FOR_ONE_THREAD = 2
-"""On so few cores the engine's own choice of threads gets in the way of its server process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +119,8 @@ def _arguments(options: EngineOptions, port: int) -> list[str]:
 
 def _environment(options: EngineOptions) -> dict[str, str]:
     """The server's environment: offline, silent, and able to import kvwise."""
-    few_cores = len(os.sched_getaffinity(0)) <= _CORES_FOR_ONE_THREAD
     return {
         **os.environ,
-        **({"OMP_NUM_THREADS": "1"} if few_cores else {}),
         "PYTHONPATH": str(overlay(options.folder)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
