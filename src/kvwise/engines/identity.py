@@ -96,18 +96,18 @@ def _file_digest(path: Path, name: str) -> bytes:
 
 def _sample_tensors(file: BinaryIO, size: int, hasher: hashlib.blake2b) -> None:
     """Hash the header of a safetensors file and bytes of every tensor it lists."""
-    (length,) = _HEADER.unpack(file.read(_HEADER.size))
-    if length > min(size, HEADER_BYTES_MAX):
-        raise EngineError(f"{file.name} is not a safetensors file: its header is {length} bytes")
-    header = file.read(length)
-    hasher.update(header)
     try:
+        (length,) = _HEADER.unpack(file.read(_HEADER.size))
+        header = file.read(min(length, size, HEADER_BYTES_MAX))
         tensors = json.loads(header)
-        spans = [tensors[key]["data_offsets"] for key in tensors if key != "__metadata__"]
-    except (ValueError, KeyError, TypeError) as error:
+        spans = sorted(tensors[key]["data_offsets"] for key in tensors if key != "__metadata__")
+        if not spans:
+            raise ValueError("no tensors")
+    except (struct.error, ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{file.name} is not a safetensors file: {error!r}") from error
+    hasher.update(header)
     base = _HEADER.size + length
-    for first, last in sorted(spans):
+    for first, last in spans:
         for start in sorted({first, (first + last) // 2, max(first, last - SAMPLE_BYTES)}):
             file.seek(base + start)
             hasher.update(file.read(min(SAMPLE_BYTES, last - start)))

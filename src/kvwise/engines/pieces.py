@@ -77,6 +77,24 @@ def device_layer(tensor: KvTensor, *, group: int, blocks: int) -> DeviceLayer:
     )
 
 
+def inner_axes(tensor: KvTensor, blocks: int) -> list[tuple[int, int]]:
+    """(axis, size) of all axes within a block, far ones first: the order of a block's bytes.
+
+    It does not depend on how many blocks there are.
+
+    Raises:
+        EngineError: no axis counts blocks.
+    """
+    counting = _block_axis(tensor, blocks)
+    far_first = sorted(range(len(tensor.shape)), key=lambda axis: -tensor.strides[axis])
+    parts = tensor.shape[counting] // blocks
+    return [
+        (axis, parts if axis == counting else tensor.shape[axis])
+        for axis in far_first
+        if axis != counting or parts > 1
+    ]
+
+
 def _block_axis(tensor: KvTensor, blocks: int) -> int:
     """Which axis counts blocks.
 

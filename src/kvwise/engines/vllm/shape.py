@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvwise.core.layout import Group, GroupKind, Layout, default_chunk_tokens
 from kvwise.engines.copying import DeviceLayer
-from kvwise.engines.pieces import KvTensor, device_layer
+from kvwise.engines.pieces import KvTensor, device_layer, inner_axes
 from kvwise.engines.vllm.orders import Facts
 from kvwise.errors import EngineError
 
@@ -49,10 +49,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer as found, and where its blocks are."""
+    """One layer as found, and where its blocks are.
+
+    Attributes:
+        axes: order and sizes of the axes within a block, as they lie in memory.
+    """
 
     name: str
     tensor: Tensor
+    axes: list[tuple[int, int]]
     place: DeviceLayer
 
 
@@ -71,11 +76,11 @@ def read_shape(
     groups: list[Group] = []
     layers: list[DeviceLayer] = []
     numbers: dict[str, int] = {}
-    first: list[_Layer] = []
+    every: list[_Layer] = []
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         found = list(_own_layers(index, group, kv_caches, kv_cache_config.num_blocks))
         groups.append(_group(group, found))
-        first.append(found[0])
+        every += found
         for layer in found:
             numbers[layer.name] = len(layers)
             layers.append(layer.place)
@@ -89,7 +94,7 @@ def read_shape(
         ranks=replicas[1],
     )
     return Shape(
-        facts=Facts(layout, _interior(vllm_config, kv_cache_config, first)),
+        facts=Facts(layout, _interior(vllm_config, kv_cache_config, every)),
         layers=tuple(layers),
         numbers=numbers,
         part=rank // replicas[0],
@@ -130,7 +135,8 @@ def _own_layers(
             tuple(tensor.stride()),
             int(tensor.itemsize),
         )
-        yield _Layer(name, tensor, device_layer(found, group=index, blocks=num_blocks))
+        place = device_layer(found, group=index, blocks=num_blocks)
+        yield _Layer(name, tensor, inner_axes(found, num_blocks), place)
 
 
 def _group(group: KVCacheGroupSpec, layers: list[_Layer]) -> Group:
@@ -200,11 +206,9 @@ def _interior(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, layers: l
     for layer in layers:
         module = modules[layer.name]
         kernel = type(getattr(module, "impl", module)).__qualname__
-        tensor = layer.tensor
-        parts.append(
-            f"{kernel} {getattr(module, 'isa', '')} {tensor.dtype} {tuple(tensor.shape[1:])} "
-            f"{tuple(tensor.stride()[1:])}"
-        )
+        part = f"{kernel} {getattr(module, 'isa', '')} {layer.tensor.dtype} {layer.axes}"
+        if part not in parts:
+            parts.append(part)
     device = layers[0].tensor.device
     if device.type == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()

@@ -154,9 +154,7 @@ class WorkerSide:
             if self._in_step:
                 self._moving.wait_stores([order.lease for order in orders.stores], BARRIER_S)
         self._blocked_since(begin)
-        if self._gate is not None:
-            self._wait_gate(None)
-            self._end_layered()
+        self._end_layered()
 
     def take_results(self) -> tuple[set[str], set[str]]:
         """(requests whose load beside the engine ended, those of them whose load failed)."""
@@ -171,7 +169,11 @@ class WorkerSide:
         return finished, failed
 
     def take_invalid(self) -> set[int]:
-        """Blocks that the step read although they were not loaded."""
+        """Blocks that the step read although they were not loaded.
+
+        A runner that drafts asks before the step is finished, but after the forward pass.
+        """
+        self._end_layered()
         invalid, self._invalid = self._invalid, set()
         return invalid
 
@@ -213,10 +215,13 @@ class WorkerSide:
         self._blocked_since(begin)
 
     def _end_layered(self) -> None:
-        """Judge the loads that this step has read.
+        """Judge the loads that this step has read, if it read any.
 
         A step whose graph skipped the hooks may have read too early, whatever the copies say.
         """
+        if self._gate is None:
+            return
+        self._wait_gate(None)
         skipped = len(self.shape.layers) - len(self._awaited)
         if skipped:
             _log.error("%d layers did not wait for their KV; loads will be whole first", skipped)

@@ -1,0 +1,143 @@
+"""Copy plans and the host copier, against a plain picture of what an object looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwise.core.layout import Group, GroupKind, Layout
+from kvwise.engines.copying import SKIP, Chunks, DeviceLayer, Planner
+from kvwise.engines.host_copy import HostCopier
+from kvwise.errors import EngineError
+
+BLOCKS = 12
+PAGES = 64
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Device:
+    """A KV cache: each layer has blocks of its own size, with a gap between them."""
+
+    def __init__(self, layout: Layout, seed: int, gap: int) -> None:
+        random = np.random.default_rng(seed)
+        self.layout = layout
+        self.sizes = [size for group in layout.groups for size in group.pages_bytes]
+        self.arrays = [
+            random.integers(0, 256, (BLOCKS, size + gap), dtype=np.uint8) for size in self.sizes
+        ]
+        groups = [g for g, group in enumerate(layout.groups) for _ in group.pages_bytes]
+        self.layers = [
+            DeviceLayer(group, array.ctypes.data, array.strides[0], size)
+            for group, array, size in zip(groups, self.arrays, self.sizes, strict=True)
+        ]
+
+    def part(self, blocks: list[int]) -> Bytes:
+        """One rank's part of an object whose blocks, group after group, are these."""
+        per = self.layout.blocks_per_chunk
+        return np.concatenate(
+            [
+                array[number, :size]
+                for layer, array, size in zip(self.layers, self.arrays, self.sizes, strict=True)
+                for number in blocks[layer.group * per : (layer.group + 1) * per]
+            ]
+        )
+
+
+def objects(arena: Bytes, pages: list[int], page_bytes: int, size: int) -> Bytes:
+    """The payload that lies in these pages."""
+    return np.concatenate([arena[p * page_bytes : (p + 1) * page_bytes] for p in pages])[:size]
+
+
+layouts = st.builds(
+    lambda per, sizes, ranks: Layout(
+        4, 4 * per, tuple(Group(GroupKind.FULL, tuple(group)) for group in sizes), ranks
+    ),
+    st.integers(1, 3),
+    st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=3), min_size=1, max_size=2),
+    st.integers(1, 2),
+)
+
+
+@given(layouts, st.integers(8, 64), st.integers(0, 5), st.randoms(use_true_random=False))
+def test_stored_bytes_lie_where_the_layout_says(
+    layout: Layout, page_bytes: int, gap: int, random: Any
+) -> None:
+    """Every rank writes its part of every object, layer by layer, and nothing else."""
+    per_object = -(-layout.object_bytes // page_bytes)
+    columns = len(layout.groups) * layout.blocks_per_chunk
+    chunks = min(3, 400 // per_object)
+    arena = np.zeros(400 * page_bytes, dtype=np.uint8)
+    pages = np.array(random.sample(range(400), chunks * per_object)).reshape(chunks, per_object)
+    blocks = np.array([[random.randrange(BLOCKS) for _ in range(columns)] for _ in range(chunks)])
+    devices = [Device(layout, rank, gap) for rank in range(layout.ranks)]
+    for rank, device in enumerate(devices):
+        planner = Planner(layout, device.layers, rank=rank, page_bytes=page_bytes)
+        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data)
+        assert plan.total_bytes == chunks * layout.rank_bytes
+        HostCopier().store(plan, None)
+    for row, table in zip(pages.tolist(), blocks.tolist(), strict=True):
+        parts = np.concatenate([device.part(table) for device in devices])
+        assert np.array_equal(objects(arena, row, page_bytes, layout.object_bytes), parts)
+    untouched = np.delete(arena.reshape(400, page_bytes), pages.ravel(), axis=0)
+    assert not untouched.any()
+
+
+@given(layouts, st.integers(8, 64), st.randoms(use_true_random=False))
+def test_loaded_blocks_are_the_stored_ones(layout: Layout, page_bytes: int, random: Any) -> None:
+    """What one device stored another gets, into other blocks; skipped ones stay as they are."""
+    per_object = -(-layout.object_bytes // page_bytes)
+    columns = len(layout.groups) * layout.blocks_per_chunk
+    arena = np.zeros(400 * page_bytes, dtype=np.uint8)
+    pages = np.array([random.sample(range(400), per_object)])
+    source, target = Device(layout, 1, 0), Device(layout, 2, 3)
+    before = [array.copy() for array in target.arrays]
+    stored = np.array([random.sample(range(BLOCKS), columns)])
+    loaded = np.array([random.sample(range(BLOCKS), columns)])
+    loaded[0, random.randrange(columns)] = SKIP
+    for device, blocks, verb in ((source, stored, "store"), (target, loaded, "load")):
+        planner = Planner(layout, device.layers, rank=0, page_bytes=page_bytes)
+        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data)
+        layers: list[int] = []
+        if verb == "store":
+            HostCopier().store(plan, None)
+        else:
+            HostCopier().load(plan, None, layers.append)
+            assert layers == list(range(len(device.layers)))
+    per = layout.blocks_per_chunk
+    for index, layer in enumerate(target.layers):
+        expected = before[index]
+        for column in range(layer.group * per, (layer.group + 1) * per):
+            if loaded[0, column] != SKIP:
+                size = layer.page_bytes
+                expected[loaded[0, column], :size] = source.arrays[index][stored[0, column], :size]
+        assert np.array_equal(target.arrays[index], expected)
+
+
+def test_neighbours_are_copied_together() -> None:
+    """Blocks that follow each other on both sides are one copy for each layer."""
+    layout = Layout(4, 8, (Group(GroupKind.FULL, (32, 32)),))
+    device = Device(layout, 0, 0)
+    planner = Planner(layout, device.layers, rank=0, page_bytes=4096)
+    plan = planner.plan(Chunks(np.array([[1]]), np.array([[3, 4]])), 0)
+    assert plan.sizes.tolist() == [64, 64]
+    assert plan.bounds == (0, 1, 2)
+
+
+def test_nothing_to_copy_is_a_plan_too() -> None:
+    """Chunks of skipped blocks give an empty plan that a copier carries out."""
+    layout = Layout(4, 4, (Group(GroupKind.FULL, (32,)),))
+    planner = Planner(layout, Device(layout, 0, 0).layers, rank=0, page_bytes=4096)
+    plan = planner.plan(Chunks(np.array([[1]]), np.array([[SKIP]])), 0)
+    assert (plan.total_bytes, plan.bounds) == (0, (0, 0))
+    HostCopier().store(plan, None)
+
+
+def test_layers_that_do_not_fit_are_refused() -> None:
+    """A device whose blocks have another size than the layout says cannot be served."""
+    layout = Layout(4, 4, (Group(GroupKind.FULL, (32, 32)),))
+    with pytest.raises(EngineError, match="do not match the layout"):
+        Planner(layout, [DeviceLayer(0, 0, 32, 32)], rank=0, page_bytes=4096)
