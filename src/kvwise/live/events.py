@@ -28,7 +28,7 @@ import kvwise
 from kvwise.core.brain import Brain
 from kvwise.core.words import Command, Event
 from kvwise.core.world import BrainConfig
-from kvwise.errors import BugError, FrameError
+from kvwise.errors import BugError, ConfigError, FrameError
 from kvwise.units import GIB, format_size
 
 MAGIC = b"KVWLOG1\n"
@@ -72,9 +72,11 @@ class EventLog:
         """Start a log. One that is there is kept beside it, with `.old` at its end.
 
         Raises:
+            ConfigError: something else than a log is there.
             OSError: the file cannot be created.
         """
         if path.exists():
+            _require_log(path)
             path.replace(path.with_name(path.name + ".old"))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._file: IO[bytes] | None = os.fdopen(handle, "wb", buffering=1 << 16)
@@ -136,6 +138,22 @@ class EventLog:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def _require_log(path: Path) -> None:
+    """Refuse to move away what is no event log: a slip of the pen must not cost a file.
+
+    Raises:
+        ConfigError: it is a directory, a device or a file of somebody else.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            found = file.read(len(MAGIC))
+        if found in (b"", MAGIC):
+            return
+    raise ConfigError(
+        f"serve.event_log = {str(path)!r} exists and is not an event log; hint: name a new file"
+    )
 
 
 def _record(kind: int, body: bytes) -> bytes:
