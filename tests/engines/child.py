@@ -66,6 +66,29 @@ def manners(rig: Rig) -> dict[str, Any]:
     return seen
 
 
+def announced(rig: Rig) -> dict[str, Any]:
+    """What the engine's event stream says about blocks, on the device and in kvwise."""
+    batches: list[Any] = []
+    rig.scheduler.kv_event_publisher.publish = batches.append
+    rig.run([LONG, TAIL])
+    rig.forget()
+    with rig.lost_leases():
+        rig.run([LONG])
+    return {
+        "events": [
+            {
+                "kind": type(event).__name__,
+                "medium": getattr(event, "medium", None),
+                "hashes": getattr(event, "block_hashes", None),
+                "parent": getattr(event, "parent_block_hash", None),
+                "tokens": getattr(event, "token_ids", None),
+            }
+            for batch in batches
+            for event in batch.events
+        ]
+    }
+
+
 def preempted(rig: Rig) -> dict[str, Any]:
     """More requests than blocks: some are preempted and come back."""
     prompts = [f"{number} is the number of this one. " * 8 for number in (11, 22, 33, 44)]
@@ -191,7 +214,18 @@ def real(rig: Rig) -> dict[str, Any]:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (life, manners, preempted, aborted, failed_policy, ranks, visit, deserted, real)
+    for scenario in (
+        life,
+        manners,
+        announced,
+        preempted,
+        aborted,
+        failed_policy,
+        ranks,
+        visit,
+        deserted,
+        real,
+    )
 }
 
 

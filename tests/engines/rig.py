@@ -41,13 +41,13 @@ class Rig:
         *,
         extra: dict[str, object],
         policy: str = "recompute",
-        kvwise: bool = True,
+        events: bool = False,
         **options: object,
     ) -> None:
         """Start it; `extra` is kvwise's configuration, `options` are vLLM's."""
         os.environ |= {name: text for name, text in ENVIRONMENT.items() if name not in os.environ}
         from vllm import LLM, SamplingParams
-        from vllm.config import KVTransferConfig
+        from vllm.config import KVEventsConfig, KVTransferConfig
 
         settings: dict[str, Any] = {
             "dtype": "float32",
@@ -60,13 +60,16 @@ class Rig:
             "distributed_executor_backend": "uni",
             "disable_log_stats": False,
         }
-        if kvwise:
-            settings["kv_transfer_config"] = KVTransferConfig(
-                kv_connector="KvwiseConnector",
-                kv_connector_module_path="kvwise.engines.vllm",
-                kv_role="kv_both",
-                kv_load_failure_policy=policy,
-                kv_connector_extra_config={"plan.policy": "load", "dram.size": "64MiB"} | extra,
+        settings["kv_transfer_config"] = KVTransferConfig(
+            kv_connector="KvwiseConnector",
+            kv_connector_module_path="kvwise.engines.vllm",
+            kv_role="kv_both",
+            kv_load_failure_policy=policy,
+            kv_connector_extra_config={"plan.policy": "load", "dram.size": "64MiB"} | extra,
+        )
+        if events:
+            settings["kv_events_config"] = KVEventsConfig(
+                enable_kv_cache_events=True, publisher="null"
             )
         self.llm = LLM(model=model, **(settings | options))
         self._params = SamplingParams

@@ -143,6 +143,19 @@ def test_requests_that_arrive_together_load_once(tmp_path: Path, case: str) -> N
         assert pair[1].tables == ()
 
 
+def test_a_request_that_shares_a_single_block_waits_as_well(tmp_path: Path) -> None:
+    """It parts from the other inside a chunk, but vLLM would let it read the first block."""
+    with engine(tmp_path) as toy:
+        toy.run(request("first"))
+        near, far = list(PROMPT), list(PROMPT)
+        near[BLOCK], far[0] = 1, 1
+        three = request("a"), request("near", near), request("far", far)
+        for one in three:
+            toy.scheduler.new_request(one)
+        toy.step(three)
+        assert [bool(one.tables) for one in three] == [True, False, True]
+
+
 def test_blocks_of_a_failed_load_leave_the_prefix_cache(tmp_path: Path) -> None:
     """A layered load is in vLLM's prefix cache before it is there; if it fails, it is evicted."""
     with engine(tmp_path) as toy:

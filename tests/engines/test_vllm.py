@@ -186,6 +186,31 @@ def test_steps_are_timed(processes: Processes) -> None:
     assert costs["samples"] >= 3
 
 
+def test_events_tell_what_kvwise_holds(processes: Processes) -> None:
+    """Chunks are announced in vLLM's own words when they are stored, and when they turn out gone.
+
+    The hashes are those of the device's blocks, parents before children, with the right tokens.
+    """
+    rig = {"model": processes.model("llama"), "extra": {}, "events": True}
+    events = finish(processes.start("announced", rig))["events"]
+    stored = [event for event in events if event["kind"] == "BlockStored"]
+    ours = [event for event in stored if event["medium"] == "CPU"]
+    device = {number for event in stored if event["medium"] == "GPU" for number in event["hashes"]}
+    held: set[int | None] = {None}
+    for event in ours:
+        assert event["parent"] in held
+        assert len(event["tokens"]) == 32 * len(event["hashes"])
+        held.update(event["hashes"])
+    assert held - {None} <= device
+    prompt = [number for event in ours for number in event["tokens"]]
+    assert bytes(prompt[:31]) == b"KV cache offloading is useful. "
+    gone = [
+        event for event in events if event["kind"] == "BlockRemoved" and event["medium"] != "GPU"
+    ]
+    assert {event["medium"] for event in gone} == {"CPU", "STORAGE"}
+    assert all(set(event["hashes"]) <= held for event in gone)
+
+
 def test_a_reset_forgets_and_stops_sharing(processes: Processes) -> None:
     """After `reset_prefix_cache(reset_connector=True)` nothing stored before is found."""
     done, answer = manners(processes)["reset"]

@@ -48,11 +48,11 @@ _MEANING = {
 }
 _DECISION_HEADS = (
     "request",
-    "found",
+    "tokens found",
     "decision",
-    "estimate: load",
-    "estimate: compute",
-    "load took",
+    "load, estimated",
+    "computing, estimated",
+    "load, measured",
     "first token",
 )
 
@@ -100,7 +100,7 @@ def _problems(report: Report) -> str:
     missed = [goal for goal in report.goals if not goal.met]
     found = [
         *report.problems,
-        *(f"goal missed: {goal.text}: {goal.measured:g}, not {goal.target:g}" for goal in missed),
+        *(f"goal missed: {goal.text}: {goal.measured:g}, goal {goal.target:g}" for goal in missed),
     ]
     if not found:
         return ""
@@ -211,9 +211,9 @@ def _decisions(report: Report) -> str:
     return (
         "<section><h2>What kvwise decided</h2><p>One prompt on its way through the run. A prompt "
         "is loaded only if that is expected to be faster than computing it.</p>"
-        + _table(_DECISION_HEADS, map(_decision, life))
+        + _table(_DECISION_HEADS, (_decision(row, LABELS[row.sample.phase]) for row in life))
         + f"<details><summary>All {len(report.rows)} requests</summary>"
-        + _table(_DECISION_HEADS, map(_decision, report.rows))
+        + _table(_DECISION_HEADS, (_decision(row, row.sample.name) for row in report.rows))
         + "</details></section>"
     )
 
@@ -223,13 +223,13 @@ def _is_first(row: Row) -> bool:
     return row.sample.name.endswith("-1")
 
 
-def _decision(row: Row) -> tuple[str, ...]:
+def _decision(row: Row, name: str) -> tuple[str, ...]:
     """One request in words."""
     ttft, decision = milliseconds(row.sample.ttft_ms), row.decision
     if decision is None:
-        return (row.sample.name, "", "not asked", "", "", "", ttft)
+        return (name, "", "kvwise was not asked", "", "", "", ttft)
     return (
-        row.sample.name,
+        name,
         f"{decision.match_tokens:,} of {decision.total_tokens:,}",
         _words(decision),
         format_seconds(decision.load_s) if decision.load_s else "",

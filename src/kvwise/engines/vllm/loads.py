@@ -27,7 +27,7 @@ class Loading:
     """A load whose reports are not all in.
 
     Attributes:
-        first_key: key of its first chunk.
+        first_hash: vLLM's hash of its first block.
         local: tokens that the device held.
         tokens: what vLLM was promised beyond them.
         tables: the request's blocks when the load was ordered.
@@ -37,7 +37,7 @@ class Loading:
     prompt: Prompt
     plan: Plan
     order: LoadOrder
-    first_key: bytes
+    first_hash: bytes
     local: int
     tokens: int
     tables: Tables
@@ -47,6 +47,17 @@ class Loading:
     def failed(self) -> bool:
         """Whether it has to be computed after all."""
         return self.report is not None and bool(self.report.problem)
+
+    @property
+    def chunks(self) -> list[int]:
+        """Numbers of its chunks."""
+        first = self.plan.first_chunk
+        return list(range(first, first + len(self.order.chunks.blocks)))
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Its tokens by the tier they come from."""
+        return split_tokens(self.plan, self.tokens)
 
 
 class Loads:
@@ -91,17 +102,17 @@ class Loads:
         return prompt.plan if prompt.plan is not None and prompt.plan.lease else None
 
     def is_awaited(self, prompt: Prompt) -> bool:
-        """Whether another request is loading chunks that this one begins with.
+        """Whether another request is loading blocks that this one begins with.
 
         Until that load is believed nobody else may read its blocks, and afterwards vLLM shares
         them: waiting is both safe and cheaper than loading twice.
         """
-        prompt.grow(self._grid)
-        return any(
-            loading.prompt is not prompt
-            and prompt.key(loading.plan.first_chunk) == loading.first_key
-            for loading in self._loading.values()
-        )
+        hashes = prompt.request.block_hashes
+        for loading in self._loading.values():
+            first = loading.local // self._grid.block_tokens
+            if loading.prompt is not prompt and hashes[first : first + 1] == [loading.first_hash]:
+                return True
+        return False
 
     def tokens(self, prompt: Prompt, plan: Plan, local: int) -> int:
         """Tokens that a plan provides beyond `local`, whole blocks."""
@@ -132,7 +143,13 @@ class Loads:
         prompt.stored = max(prompt.stored, stop // grid.chunk_tokens)
         self._orders.append(order)
         self._loading[order.number] = Loading(
-            prompt, plan, order, prompt.key(first), local, tokens, tables
+            prompt,
+            plan,
+            order,
+            first_hash=prompt.request.block_hashes[only.start],
+            local=local,
+            tokens=tokens,
+            tables=tables,
         )
 
     def take_orders(self) -> tuple[list[LoadOrder], list[int]]:
@@ -222,7 +239,7 @@ class Loads:
             self._counts.add("failed_loads", 1, report.problem.partition(":")[0])
             self._counts.add("lost_seconds", seconds)
             return
-        for tier, tokens in split_tokens(plan, loading.tokens).items():
+        for tier, tokens in loading.sources.items():
             self._counts.add("loaded_tokens", tokens, tier)
         saved = plan.decision.recompute_s - seconds
         self._counts.add("saved_seconds", saved)

@@ -180,11 +180,14 @@ class SchedulerSide:
         serving, report = self._serving, output.kv_connector_worker_meta
         if serving is None or not isinstance(report, StepReport):
             return
-        loads = [serving.loads.report(number, load) for number, load in report.loads.items()]
-        failed = [load for load in loads if load is not None and load.failed]
-        for load in failed:
-            self._missed(serving, load)
-        if output.invalid_block_ids or any(load.order.layered for load in failed):
+        ended = [serving.loads.report(number, load) for number, load in report.loads.items()]
+        loads = [load for load in ended if load is not None]
+        for load in loads:
+            if load.failed:
+                self._missed(serving, load)
+            elif load.sources.keys() - {"dram"}:
+                serving.committed(load.prompt, load.chunks)
+        if output.invalid_block_ids or any(load.failed and load.order.layered for load in loads):
             serving.stores.doubt(report.number, "load failed")
         for lease, store in report.stores.items():
             serving.stores.report(lease, store, serving.committed)
