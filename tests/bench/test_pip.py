@@ -76,7 +76,7 @@ def test_an_unknown_failure_shows_the_last_lines(tmp_path: Path) -> None:
     """What nobody foresaw is at least not hidden."""
     python = _python(tmp_path, "echo strange things; exit 3")
     with pytest.raises(SetupError, match="strange things"):
-        run_pip(python, [], total=1, site=None, progress=Notes())
+        run_pip(python, ["check"], total=1, site=None, progress=Notes())
 
 
 def test_a_run_past_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,4 +84,4 @@ def test_a_run_past_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(pip, "PIP_DEADLINE_S", 0.1)
     monkeypatch.setattr(pip, "_TICK_S", 0.02)
     with pytest.raises(SetupError, match="did not finish"):
-        run_pip(_python(tmp_path, "exec sleep 60"), [], total=1, site=None, progress=Notes())
+        run_pip(_python(tmp_path, "exec sleep 60"), ["check"], total=1, site=None, progress=Notes())
