@@ -194,7 +194,7 @@ class Disk:
 class Write:
     """What is worth storing."""
 
-    min_tokens: int = _key(0, COUNT, "prompts shorter than this are not stored")
+    min_tokens: int = _key(0, COUNT, "prompts shorter than this are neither stored nor loaded")
     queue: int = _key(
         512 * MIB, SIZE, "bytes that may wait to be written; what is over is not written"
     )

@@ -38,6 +38,21 @@ def test_progress_counts_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert notes.shown[-1] == "unpacking 1 of 2 packages"
 
 
+def test_one_package_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single package has a name instead of a number."""
+    monkeypatch.setattr(pip, "_TICK_S", 0.02)
+    script = (
+        "sleep 0.2; echo Collecting torch==2.13.0; sleep 0.2; "
+        "echo Installing collected packages: torch; sleep 0.2"
+    )
+    notes = Notes()
+    run_pip(_python(tmp_path, script), ["install"], total=1, site=None, progress=notes)
+
+    assert notes.shown[0] == "fetching a package"
+    assert "fetching torch" in notes.shown
+    assert notes.shown[-1] == "unpacking torch"
+
+
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
