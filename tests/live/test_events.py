@@ -220,3 +220,15 @@ def test_an_older_log_is_kept_beside(tmp_path: Path) -> None:
 
     assert replay(path)[0].equal
     assert replay(tmp_path / "log.old")[0].equal
+
+
+def test_a_log_that_is_being_written_is_not_moved_away(tmp_path: Path) -> None:
+    """A second daemon with the same log is refused, and the first one's log stays whole."""
+    log = EventLog(tmp_path / "log", BRAIN)
+
+    with pytest.raises(ConfigError, match="another daemon"):
+        EventLog(tmp_path / "log", BRAIN)
+    log.add(Tick(1), [])
+    log.close()
+
+    assert replay(tmp_path / "log")[0].events == 1

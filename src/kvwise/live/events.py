@@ -12,6 +12,7 @@ ignored; any other damage is refused.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -72,13 +73,14 @@ class EventLog:
         """Start a log. One that is there is kept beside it, with `.old` at its end.
 
         Raises:
-            ConfigError: something else than a log is there.
+            ConfigError: something else than a log is there, or one that is still being written.
             OSError: the file cannot be created.
         """
         if path.exists():
             _require_log(path)
             path.replace(path.with_name(path.name + ".old"))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
         self._file: IO[bytes] | None = os.fdopen(handle, "wb", buffering=1 << 16)
         self._path = path
         self._digest = _Digest()
@@ -141,14 +143,21 @@ class EventLog:
 
 
 def _require_log(path: Path) -> None:
-    """Refuse to move away what is no event log: a slip of the pen must not cost a file.
+    """Refuse to move away what is no event log, or one of a daemon that is alive.
 
     Raises:
-        ConfigError: it is a directory, a device or a file of somebody else.
+        ConfigError: it is a directory, a device, a file of somebody else, or still being written.
     """
     if path.is_file():
         with path.open("rb") as file:
             found = file.read(len(MAGIC))
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"serve.event_log = {str(path)!r} is being written by another daemon; "
+                    "hint: name another file"
+                ) from None
         if found in (b"", MAGIC):
             return
     raise ConfigError(
