@@ -6,6 +6,7 @@ import time
 from typing import Protocol, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 _PLAIN_EVERY_S = 15.0
@@ -45,11 +46,15 @@ class Terminal:
         """Show what is happening at this moment; in a log file only now and then."""
         elapsed_s = time.monotonic() - self._started_s
         if self._status:
-            self._status.update(f"{text} [dim]({elapsed_s:.0f} s)[/dim]")
+            self._status.update(f"{escape(text)} [dim]({elapsed_s:.0f} s)[/dim]")
         elif elapsed_s - self._printed_s >= _PLAIN_EVERY_S:
             self._printed_s = elapsed_s
-            self._console.print(f"  ... {text} ({elapsed_s:.0f} s)", highlight=False)
+            self._line(f"  ... {escape(text)} ({elapsed_s:.0f} s)")
 
     def done(self, text: str) -> None:
         """Report a finished step in a line that stays."""
-        self._console.print(f"[green]ok[/green] {text}", highlight=False)
+        self._line(f"[green]ok[/green] {escape(text)}")
+
+    def _line(self, markup: str) -> None:
+        """Print one line, not broken at a terminal's width: it may hold a path to copy."""
+        self._console.print(markup, highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from types import FrameType
 import click
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kvwise.bench.demo import DOCUMENTS, DemoOptions, run_demo
@@ -87,7 +88,8 @@ def _show(report: Report, out: Path, console: Console) -> None:
         console.print(f"{mark}: {goal.text}: {measured}", highlight=False)
     for problem in report.problems:
         console.print(f"[yellow]problem[/yellow]: {problem}", highlight=False)
-    console.print(f"report: {out / 'report.html'}, {out / 'report.json'}", highlight=False)
+    files = f"{out / 'report.html'}, {out / 'report.json'}"
+    console.print(f"report: {escape(files)}", highlight=False, soft_wrap=True)
 
 
 def _table(report: Report) -> Table:
