@@ -371,6 +371,15 @@ def test_recovery_under_a_smaller_cap_evicts() -> None:
     assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
 
 
+def test_room_is_made_before_it_is_counted_on() -> None:
+    """A write at the cap comes after the drop that makes room for it, in the order of commands."""
+    made = brain(disk_objects=2)
+    finish(made, store(made, KEYS[:32]))
+    commands = store(made, chain_keys(SPACE.digest, [9] * CHUNK, CHUNK))
+    kinds = [type(c) for c in commands if isinstance(c, Store) or (isinstance(c, Drop) and c.tier)]
+    assert kinds == [Drop, Store]
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()

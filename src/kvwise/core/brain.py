@@ -53,6 +53,8 @@ class Brain:
     def handle(self, event: Event) -> list[Command]:
         """Take one event in, and return what is to be done about it, in order.
 
+        What leaves a tier comes first: it makes the room that later commands count on.
+
         Raises:
             BugError: a caller broke the protocol; the state is unchanged by that event.
         """
@@ -79,7 +81,7 @@ class Brain:
                 self._housekeep(event)
         self._stores.drain()
         out, world.out = world.out, []
-        return out + world.blocks.take_drops()
+        return world.blocks.take_drops() + out
 
     def _housekeep(self, event: Event) -> None:
         """The rare events."""
