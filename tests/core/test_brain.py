@@ -380,6 +380,18 @@ def test_room_is_made_before_it_is_counted_on() -> None:
     assert kinds == [Drop, Store]
 
 
+def test_a_full_answer_is_believed_until_room_is_made() -> None:
+    """D3: after a write failed for lack of room, the next one evicts before it tries."""
+    made = brain(disk_objects=200)
+    finish(made, store(made, KEYS[:16]))
+    begun = store(made, chain_keys(SPACE.digest, [9] * CHUNK, CHUNK))
+    made.handle(Failed(3, pick(begun, Store).job, 0, FailureKind.FULL))
+    commands = store(made, chain_keys(SPACE.digest, [8] * CHUNK, CHUNK))
+    dropped = [c.keys for c in commands if isinstance(c, Drop) and c.tier == 1]
+    assert dropped == [KEYS[:16]]
+    assert len(pick(commands, Store).items) == 1
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()
