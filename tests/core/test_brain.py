@@ -392,6 +392,19 @@ def test_a_full_answer_is_believed_until_room_is_made() -> None:
     assert len(pick(commands, Store).items) == 1
 
 
+def test_a_clear_during_a_load_fails_it_at_once() -> None:
+    """A block cleared while it is read will never be READY: nobody waits for it to a deadline."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    evict_dram(made)
+    planned = ask(made)
+    load = pick(made.handle(Wanted(4, 1, planned.lease, 8)), Load)
+    made.handle(Cleared(5))
+    progress = pick(made.handle(Done(6, load.job, 0, elapsed_ns=1000)), Progress)
+    assert progress == Progress(planned.lease, 0, failed=True)
+    made.check()
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()

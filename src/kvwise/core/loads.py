@@ -326,7 +326,7 @@ class Loads:
         self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
 
     def done(self, job: LoadJob, event: Done) -> None:
-        """One object arrived in the arena."""
+        """One object arrived in the arena. One that was doomed meanwhile will never be READY."""
         world, row = self._world, job.rows[event.item]
         name = world.name(job.tier)
         world.blocks.finish(DRAM, row)
@@ -334,7 +334,7 @@ class Loads:
         pipe = world.costs.tiers[job.tier]
         if pipe is not None and event.elapsed_ns > 0:
             pipe.learn(job.raw_bytes, event.elapsed_ns / 1e9)
-        self._arrived(job, event.item, failed=False)
+        self._arrived(job, event.item, failed=world.blocks.is_doomed(row))
 
     def failed(self, job: LoadJob, event: Failed) -> None:
         """One object did not arrive; whoever waits for it recomputes."""
