@@ -405,6 +405,18 @@ def test_a_clear_during_a_load_fails_it_at_once() -> None:
     made.check()
 
 
+def test_an_engine_that_wants_less_hits_less() -> None:
+    """Tokens and seconds count what was loaded, not what the plan had promised."""
+    made = brain()
+    store(made)
+    planned = ask(made)
+    made.handle(Wanted(4, 1, planned.lease, 2))
+    made.handle(Released(5, 1, planned.lease, 12288, 1000, 2000))
+    counters = made.snapshot()["counters"]
+    assert counters["hit_tokens"] == {"dram": 2 * CHUNK}
+    assert counters["seconds_saved"]["dram"] == pytest.approx(0.032, rel=0.01)
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()
