@@ -417,6 +417,18 @@ def test_an_engine_that_wants_less_hits_less() -> None:
     assert counters["seconds_saved"]["dram"] == pytest.approx(0.032, rel=0.01)
 
 
+def test_what_never_was_is_not_counted_as_dropped() -> None:
+    """The counter of dropped objects is the number of objects that commands name."""
+    made = brain(disk_objects=200)
+    out = store(made)
+    job = pick(out, Store)
+    for item in range(8):
+        out += made.handle(Failed(3, job.job, item, FailureKind.IO))
+    out += made.handle(Cleared(4))
+    told = sum(len(c.locations) for c in out if isinstance(c, Drop))
+    assert told == sum(made.snapshot()["counters"]["dropped"].values()) == 8
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()

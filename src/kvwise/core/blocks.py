@@ -310,13 +310,13 @@ class Blocks:
         if parent != NONE:
             shelf.kids[parent] -= 1
             self._offer(tier, parent)
-        self.dropped[f"{shelf.spec.name}|{why.value}"] += 1
         if not stored_bytes:
             return
         if tier == DRAM:
             self.pages.free(self.pages.chain(location))
         elif before is State.STORING:
             return
+        self.dropped[f"{shelf.spec.name}|{why.value}"] += 1
         keys, locations, sizes = self._drops.setdefault((tier, why), ([], [], []))
         keys.append(self.index.key(row))
         locations.append(location)
