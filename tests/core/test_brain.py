@@ -1,4 +1,4 @@
-"""Brain: named scenarios, then random worlds with faults, checked after every event."""
+"""Brain: named scenarios, one rule each. Random worlds with faults are in tests/sim."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from kvwise.core.blocks import State
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT, chain_keys
 from kvwise.core.words import (
@@ -37,7 +38,7 @@ from kvwise.core.words import (
     Why,
 )
 from kvwise.errors import BugError, FailureKind
-from tests.core.worlds import CHUNK, LAYOUT, SPACE, config
+from tests.core.tiny import CHUNK, LAYOUT, SPACE, config
 
 TOKENS = list(range(1000, 1000 + 8 * CHUNK))
 KEYS = chain_keys(SPACE.digest, TOKENS, CHUNK)
@@ -443,6 +444,19 @@ def test_clear_spares_what_is_in_use() -> None:
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 0
     assert made.snapshot()["levels"]["pages_free"] == 40
+
+
+def test_holdings_show_every_copy() -> None:
+    """Every block is shown with its parent, its pins and the state of each of its copies."""
+    made = brain(disk_objects=200)
+    finish(made, store(made, KEYS[:32]))
+    made.handle(Offered(3, 1, "w", SPACE.digest, KEYS[16:32], KEYS[32:48], 128))
+    shown = {held.key: (held.parent, held.pins, held.states) for held in made.holdings()}
+    assert shown == {
+        KEYS[:16]: (ROOT, 0, (State.READY, State.READY)),
+        KEYS[16:32]: (KEYS[:16], 0, (State.READY, State.READY)),
+        KEYS[32:48]: (KEYS[16:32], 1, (State.STORING, State.ABSENT)),
+    }
 
 
 def test_namespaces_do_not_see_each_other() -> None:

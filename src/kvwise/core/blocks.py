@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 
 from kvwise.core.evict import POLICIES, Eviction
 from kvwise.core.index import NONE, Index
+from kvwise.core.keys import ROOT
 from kvwise.core.pages import Pages
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 from kvwise.errors import BugError
@@ -104,6 +107,22 @@ class Shelf:
         return sum(c.itemsize * len(c) for c in columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is known of one block: for people and checkers.
+
+    Attributes:
+        parent: `keys.ROOT` for the first block of a chain.
+        states, locations: of its copies, by tier.
+    """
+
+    key: bytes
+    parent: bytes
+    pins: int
+    states: tuple[State, ...]
+    locations: tuple[int, ...]
+
+
 class Blocks:
     """Every block on every tier. Drops made by an event are collected until `take_drops`."""
 
@@ -134,6 +153,21 @@ class Blocks:
     def pages_of(self, row: int) -> tuple[int, ...]:
         """Arena pages of a block that has them."""
         return self.pages.chain(self.shelves[DRAM].location[row])
+
+    def holdings(self) -> Iterator[Holding]:
+        """Every block."""
+        index, shelves = self.index, self.shelves
+        for row in range(index.capacity):
+            states = tuple(State(shelf.state[row]) for shelf in shelves)
+            if any(states):
+                parent = index.parent[row]
+                yield Holding(
+                    key=index.key(row),
+                    parent=ROOT if parent == NONE else index.key(parent),
+                    pins=index.pins[row],
+                    states=states,
+                    locations=tuple(shelf.location[row] for shelf in shelves),
+                )
 
     # --- changes ---
 
