@@ -253,7 +253,7 @@ class Blocks:
         while not evicted and (row := policy.propose()) != NONE:
             if shelf.state[row] != State.READY or shelf.kids[row]:
                 policy.accept()
-            elif index.pins[row] or (index.has_children(row) and not self._elsewhere(tier, row)):
+            elif index.pins[row] or not self._may_leave(tier, row):
                 policy.set_aside()
             else:
                 policy.accept()
@@ -301,8 +301,26 @@ class Blocks:
 
     # --- inner moves ---
 
+    def _may_leave(self, tier: int, row: int) -> bool:
+        """Whether a tier may give up a block that has no child there.
+
+        With the last copy of a block goes what is below it, so that has to be unpinned and on
+        slower tiers only. A failed write leaves such a block behind: those after it were written
+        and it was not. If they held it, it would stay for as long as the slower tier keeps them.
+        """
+        if not self.index.has_children(row) or self._elsewhere(tier, row):
+            return True
+        fast = self.shelves[: tier + 1]
+        return not any(
+            self.index.pins[member] or any(shelf.state[member] for shelf in fast)
+            for member in self.index.subtree(row)[1:]
+        )
+
     def _evict(self, tier: int, row: int) -> None:
         parent = self.index.parent[row]
+        if self.index.has_children(row) and not self._elsewhere(tier, row):
+            for child in self.index.children(row):
+                self.drop(child, Why.EVICTED)
         self._clear(tier, row, Why.EVICTED)
         if all(shelf.state[row] == State.ABSENT for shelf in self.shelves):
             self.index.remove(row)
