@@ -205,6 +205,15 @@ def full_is_forgotten(patch: Patch) -> None:
     patch.setattr(Stores, "failed", failed)
 
 
+def hole_stays(patch: Patch) -> None:
+    """Found by the simulator: a block whose write failed is held by those written after it."""
+
+    def may_leave(self: Blocks, tier: int, row: int) -> bool:
+        return not self.index.has_children(row) or self._elsewhere(tier, row)
+
+    patch.setattr(Blocks, "_may_leave", may_leave)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -221,4 +230,5 @@ CANARIES = (
     doomed_never_fails,
     whole_plan_is_hit,
     full_is_forgotten,
+    hole_stays,
 )

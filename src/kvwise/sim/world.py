@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from kvwise.core.words import Cleared, Command, Event
+from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.words import DRAM, Cleared, Command, Event, Granted, Offered
 from kvwise.errors import KvwiseError
 from kvwise.sim.checkers import at_rest, audit, empty
 from kvwise.sim.dice import Dice
@@ -23,10 +24,13 @@ from kvwise.sim.node import Hall, Node
 from kvwise.sim.rules import RuleBroken, require
 from kvwise.sim.scenario import REQUESTS, Scenario, draw
 from kvwise.sim.timeline import Act, Timeline
-from kvwise.units import NS_PER_S
+from kvwise.units import NS_PER_S, round_up
 
 PATIENCE_NS = 600 * NS_PER_S
 """Longest that anything may go on after the last thing that was planned."""
+
+UNSEEN = 0xFFFFFFFF
+"""Content that no request has."""
 
 AUDIT_EVERY = 4
 """The whole state is audited after every so many events; the ledger hears each of them."""
@@ -108,6 +112,7 @@ class World:
         self._until(self._is_quiet)
         audit(self.node.brain, self.node.ledger)
         at_rest(self.node.ledger, self.node.media)
+        self._claim_arena()
         for engine in self.engines:
             engine.leave()
         self.node.handle(Cleared(self.node.clock_ns()))
@@ -141,6 +146,19 @@ class World:
         node, ledger = self.node, self.node.ledger
         held = ledger.promises or ledger.grants or ledger.jobs
         return node.is_up and not held and all(drive.settled for drive in node.drives.values())
+
+    def _claim_arena(self) -> None:
+        """While nobody holds anything, whoever needs the whole arena gets it."""
+        node, space = self.node, self.engines[0].space
+        client = node.join([space])
+        each = round_up(space.layout.object_bytes, node.config.page_bytes)
+        count = node.config.tiers[DRAM].capacity_bytes // each
+        keys = chain_keys(space.digest, [UNSEEN] * count, 1)
+        offered = Offered(node.clock_ns(), client, "claim", space.digest, ROOT, keys)
+        granted = node.handle(offered)
+        given = len(granted.chunks) if isinstance(granted, Granted) else 0
+        require("what nobody holds can be had", (granted, count), held=given == count)
+        node.leave(client)
 
     def _upset(self, upset: Upset) -> None:
         """Something goes wrong, if there is anything that could."""
