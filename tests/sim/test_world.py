@@ -12,10 +12,12 @@ import pytest
 
 from kvwise.core.brain import Brain
 from kvwise.sim.faults import Fault
-from kvwise.sim.scenario import draw
+from kvwise.sim.scenario import REQUESTS, draw
 from kvwise.sim.world import Outcome, World, run_seed
 
 SEEDS = range(200)
+SEEDS_FOR_ALL = 100
+"""Seeds in which everything that can happen does; by seed 92 nothing is missing."""
 
 
 @cache
@@ -26,23 +28,18 @@ def outcome(seed: int) -> Outcome:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_rule_is_broken(seed: int) -> None:
-    """In any order of requests, faults and deaths, every check of the simulator holds."""
-    failure = outcome(seed).failure
+    """Under any faults every check holds, and each request is served or aborted by its user."""
+    became = outcome(seed)
+    failure = became.failure
 
     assert failure is None, f"kvwise sim --seed {seed}\n{failure}"
-
-
-def test_every_request_ends() -> None:
-    """Each request is served or was aborted by its user, whatever goes wrong around it."""
-    ends = [(outcome(seed).done + outcome(seed).aborted) for seed in SEEDS]
-
-    assert ends == [len(draw(seed).requests) for seed in SEEDS]
+    assert became.done + became.aborted == REQUESTS
 
 
 def test_every_fault_happens() -> None:
-    """The swarm reaches every kind of fault within the seeds of an ordinary run."""
+    """The swarm reaches every kind of fault within half the seeds of an ordinary run."""
     seen = Counter[str]()
-    for seed in SEEDS:
+    for seed in SEEDS[:SEEDS_FOR_ALL]:
         seen.update(outcome(seed).faults)
 
     assert {fault.value for fault in Fault} - set(seen) == set()
@@ -51,7 +48,7 @@ def test_every_fault_happens() -> None:
 def test_every_way_to_decide_is_taken() -> None:
     """Loads, partial loads and recomputes all occur, for every reason a request can meet here."""
     seen = Counter[str]()
-    for seed in SEEDS:
+    for seed in SEEDS[:SEEDS_FOR_ALL]:
         seen.update(outcome(seed).reasons)
 
     expected = {"faster", "forced", "no_match", "on_device", "slower", "tail_slower", "no_room"}
@@ -84,14 +81,18 @@ def test_seeds_differ() -> None:
     assert len({outcome(seed).digest for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_fresh_brain_says_the_same(seed: int) -> None:
+def test_a_fresh_brain_says_the_same() -> None:
     """Live equals simulated: the log of a run, fed to a new brain, gives the same commands."""
-    world = World(draw(seed, 20), audit_every=1)
-    config = world.node.config
-    world.run()
-    log = list(world.node.recent)
-    fresh = Brain(config)
+    compared = 0
+    for seed in range(20):
+        world = World(draw(seed, 15), audit_every=50)
+        config = world.node.config
+        world.run()
+        log = list(world.node.recent)
+        if world.node.generation == 1 and len(log) == world.node.events:
+            fresh = Brain(config)
+            compared += 1
+            for event, commands in log:
+                assert fresh.handle(event) == commands
 
-    if world.node.generation == 1 and len(log) == world.node.events:
-        assert all(fresh.handle(event) == commands for event, commands in log)
+    assert compared >= 10
