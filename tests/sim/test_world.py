@@ -84,7 +84,7 @@ def test_seeds_differ() -> None:
 def test_a_fresh_brain_says_the_same() -> None:
     """Live equals simulated: the log of a run, fed to a new brain, gives the same commands."""
     compared = 0
-    for seed in range(20):
+    for seed in range(40):
         world = World(draw(seed, 15), audit_every=50)
         config = world.node.config
         world.run()
