@@ -146,6 +146,18 @@ def test_variables_of_tools_are_left_alone() -> None:
         ("serve.metrics", "localhost:99999"),
         ("serve.socket", 5),
         ("client.load", None),
+        ("dram.size", "9" * 400 + "TiB"),
+        ("dram.size", 10**400),
+        ("write.queue", "9999999999TiB"),
+        ("plan.timeout_s", 1e308),
+        ("serve.linger_s", 1e200),
+        ("serve.socket", "~no-such-user/socket"),
+        ("serve.socket", "/tmp/a\0b"),
+        ("serve.socket", "/tmp/\udcff"),
+        ("disk.paths", [""]),
+        ("disk.paths", ["/a\0b"]),
+        ("serve.metrics", "a" * 300 + ":1"),
+        ("serve.metrics", "\u00e9..x:1"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused(name: str, value: object) -> None:
@@ -205,7 +217,13 @@ def test_a_disk_cap_above_the_filesystem_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"not toml", "not valid TOML"), (b"\xff\xfe", "not valid TOML"), (b"dram = 3", "section")],
+    [
+        (b"not toml", "not valid TOML"),
+        (b"\xff\xfe", "not valid TOML"),
+        (b"x = 1" + b"0" * 5000, "not valid TOML"),
+        (b"x = " + b"[" * 5000, "not valid TOML"),
+        (b"dram = 3", "section"),
+    ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """A file that is no configuration is named, with what is wrong."""

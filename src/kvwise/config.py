@@ -24,6 +24,8 @@ ENV_PREFIX = "KVWISE_"
 PAGE_ALIGN_BYTES = 4 * KIB
 PAGE_BYTES_MAX = 64 * MIB
 DRAM_PAGES_MIN = 16
+COUNT_MAX = 1 << 53  # 8 PiB; a float still tells it from its neighbours
+NUMBER_MAX = 1e9  # 30 years, if it is seconds
 SOCKET_PATH_BYTES_MAX = 107  # a Unix socket address holds 108 bytes with its end mark
 
 T = TypeVar("T")
@@ -34,24 +36,24 @@ T = TypeVar("T")
 
 def _size(value: object) -> int:
     """Bytes, from a whole number or a text with a unit."""
-    return parse_size(value if isinstance(value, str) else _count(value))
+    return _count(parse_size(value) if isinstance(value, str) else value)
 
 
 def _count(value: object) -> int:
     """A whole number that is not negative."""
-    number = _number(value)
+    number = _number(value, COUNT_MAX)
     if number != int(number):
         raise ValueError("not a whole number")
     return int(number)
 
 
-def _number(value: object) -> float:
-    """A finite number that is not negative."""
+def _number(value: object, most: float = NUMBER_MAX) -> float:
+    """A number that is not negative, and that can be counted in nanoseconds."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError("not a number")
     number = float(value)
-    if not 0 <= number < float("inf"):
-        raise ValueError("negative or not finite")
+    if not 0 <= number <= most:
+        raise ValueError("negative, too large or not a number")
     return number
 
 
@@ -65,6 +67,8 @@ def _text(value: object) -> str:
 def _path(value: object) -> str:
     """An absolute path, or nothing."""
     text = _text(value)
+    if b"\0" in text.encode():  # what does not encode is a ValueError as well
+        raise ValueError("not a path")
     return str(Path(text).expanduser().absolute()) if text else ""
 
 
@@ -72,7 +76,7 @@ def _paths(value: object) -> tuple[str, ...]:
     """Absolute paths, from a list or a text with colons."""
     if isinstance(value, str):
         value = [part for part in value.split(os.pathsep) if part]
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or "" in value:
         raise TypeError("not a list of paths")
     return tuple(_path(item) for item in value)
 
@@ -86,13 +90,13 @@ def split_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError("not host:port")
+    host.encode("idna")  # a name that cannot be looked up is a ValueError here, not later
     return host.strip("[]"), int(port)
 
 
 def _address(value: object) -> str:
     """`host:port`, or nothing."""
-    text = _text(value)
-    if text:
+    if text := _text(value):
         split_address(text)
     return text
 
@@ -150,7 +154,7 @@ class Key:
         """
         try:
             return self.kind.read(value)
-        except (TypeError, ValueError) as error:
+        except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{self.name} = {value!r} is not allowed; hint: write {self.kind.allowed}"
             ) from error
@@ -167,9 +171,7 @@ class Dram:
 
     size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
     page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
-    hugepages: str = _key(
-        "auto", _words("auto", "on", "off"), "huge pages: when available, always or refuse, never"
-    )
+    hugepages: str = _key("auto", _words("auto", "on", "off"), "huge pages: if any, always, never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Disk:
 class Write:
     """What is worth storing."""
 
-    min_tokens: int = _key(0, COUNT, "prompts shorter than this are not stored")
+    min_tokens: int = _key(0, COUNT, "prompts shorter than this are neither stored nor loaded")
     queue: int = _key(
         512 * MIB, SIZE, "bytes that may wait to be written; what is over is not written"
     )
@@ -227,9 +229,7 @@ class Serve:
     metrics: str = _key(
         "127.0.0.1:9761", ADDRESS, "where Prometheus finds the metrics; empty: nowhere"
     )
-    linger_s: float = _key(
-        5.0, NUMBER, "seconds a daemon that exits when idle stays after its last client"
-    )
+    linger_s: float = _key(5.0, NUMBER, "seconds to stay after the last client, if exiting idle")
     event_log: str = _key("", PATH, "file that records every event; empty: none")
 
 
@@ -327,7 +327,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (RecursionError, ValueError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -438,8 +438,7 @@ def check_host(config: Config) -> None:
     wanted: dict[int, tuple[int, int, str]] = {}
     for path in config.disk.paths:
         place = next(p for p in (Path(path), *Path(path).parents) if os.access(p, os.F_OK))
-        stat = os.statvfs(place)
-        device = place.stat().st_dev
+        stat, device = os.statvfs(place), place.stat().st_dev
         share = wanted.get(device, (0, 0, ""))[0] + config.disk.size // len(config.disk.paths)
         wanted[device] = (share, stat.f_frsize * stat.f_blocks, path)
     for share, total, path in wanted.values():

@@ -74,6 +74,28 @@ def test_too_little_disk_is_refused_first(tmp_path: Path, monkeypatch: pytest.Mo
         run_demo(DemoOptions(tmp_path), Notes())
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    """The second one is refused, and touches nothing of the first."""
+    with demo._alone(tmp_path):
+        (tmp_path / "engine.log").touch()
+        with pytest.raises(SetupError, match="another demo is writing"), demo._alone(tmp_path):
+            pass
+
+        assert (tmp_path / "engine.log").exists()
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    """Its disk tier and its logs go; what is not the demo's stays."""
+    for name in ("demo-disk-x1", "disk-of-mine"):
+        (tmp_path / name).mkdir()
+    for name in ("engine.log", "events-2.kvlog", "report.json"):
+        (tmp_path / name).touch()
+    with demo._alone(tmp_path):
+        left = {path.name for path in tmp_path.iterdir()}
+
+    assert left == {"demo.lock", "disk-of-mine", "report.json"}
+
+
 def test_the_machine_is_described(tmp_path: Path) -> None:
     """A number without its machine means nothing."""
     facts = machine.describe(tmp_path)
@@ -105,7 +127,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     assert report["replay"]["equal"] is True
     assert report["prefix_tokens"] == 2048
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
-    assert list((tmp_path / "out").glob("disk-*")) == []
+    assert list((tmp_path / "out").glob("demo-disk-*")) == []
     assert _mentioning(str(tmp_path)) == []
 
 

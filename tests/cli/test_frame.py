@@ -16,6 +16,7 @@ from kvwise import cli
 from kvwise.errors import CacheUnavailable, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCTOR = "hint: `kvwise doctor` looks at this machine's limits\n"
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
@@ -87,6 +88,10 @@ def failing(error: BaseException) -> Callable[[], None]:
         (ConfigError("a is wrong"), 2, "error: a is wrong\n"),
         (CacheUnavailable("no answer in 250 ms"), 1, "error: no answer in 250 ms\n"),
         (click.ClickException("cannot"), 1, "error: cannot\n"),
+        (FileNotFoundError(2, "No such file", "/x"), 1, f"error: /x: No such file\n{DOCTOR}"),
+        (OSError(24, "Too many open files"), 1, f"error: Too many open files\n{DOCTOR}"),
+        (MemoryError(), 1, f"error: out of memory\n{DOCTOR}"),
+        (BrokenPipeError(), 1, ""),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (click.Abort(), 130, "interrupted\n"),
     ],

@@ -51,11 +51,21 @@ def test_window_needs_only_its_tail() -> None:
 
 @pytest.mark.parametrize(
     ("block", "chunk", "shape", "ranks"),
-    [(32, 48, (FULL,), 1), (0, 32, (FULL,), 1), (32, 32, (), 1), (32, 32, (FULL,), 0)],
+    [
+        (32, 48, (FULL,), 1),
+        (0, 32, (FULL,), 1),
+        (32, 32, (), 1),
+        (32, 32, (FULL,), 0),
+        (1, -1, (Group(GroupKind.FULL, (-8,)),), 1),
+        (1, 1, (Group(GroupKind.FULL, (-8, 16)),), 1),
+        (1, 1 << 40, (Group(GroupKind.FULL, (1,)),), 1),
+        (1, 1, (Group(GroupKind.FULL, (1,)),), 1 << 40),
+        (1, 1, (Group(GroupKind.FULL, (1 << 62,)),), 1),
+    ],
 )
 def test_nonsense_is_refused(block: int, chunk: int, shape: tuple[Group, ...], ranks: int) -> None:
-    """A chunk that is no multiple of the block, no groups, no ranks."""
-    with pytest.raises(ValueError, match=r"multiple|at least one"):
+    """A chunk that is no multiple of the block, no groups, no ranks, what no header can tell."""
+    with pytest.raises(ValueError, match=r"multiple|at least one|cannot be|believable"):
         Layout(block, chunk, shape, ranks)
 
 

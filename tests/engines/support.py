@@ -16,6 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from kvwise.bench.places import finished
+from kvwise.bench.provision import engine_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("child.py")
 RESULT = "RESULT "
@@ -28,9 +31,8 @@ def engine_python() -> Path | None:
     given = os.environ.get("KVWISE_ENGINE_PYTHON")
     if given:
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    found = sorted(cache.glob("kvwise/engine-*/bin/python"))
-    return found[-1] if found else None
+    folder = engine_folder()
+    return folder / "bin" / "python" if finished(folder) else None
 
 
 def real_model() -> Path | None:

@@ -6,7 +6,6 @@ Only text is read. The wheel of 0.33 is looked for and never fetched.
 from __future__ import annotations
 
 import ast
-import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kvwise.bench.places import cache_root
 from kvwise.engines.vllm.shape import KINDS
 from tests.engines.support import ROOT, engine_python
 
@@ -72,8 +72,7 @@ def installed() -> Path | None:
 
 def wheel() -> Path | None:
     """The wheel of 0.33, if somebody put it there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvwise" / "wheels"
-    return next(iter(sorted(cache.glob("vllm-0.33.*.whl"))), None)
+    return next(iter(sorted((cache_root() / "wheels").glob("vllm-0.33.*.whl"))), None)
 
 
 @pytest.fixture(scope="module", params=["installed", "0.33"])

@@ -362,6 +362,18 @@ def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
     assert path.read_text() == "precious"
 
 
+def test_a_link_in_place_of_the_lock_is_not_followed(config: Config, tmp_path: Path) -> None:
+    """A link that somebody put where the lock file goes costs its target nothing."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    Path(f"{config.socket_path}.lock").symlink_to(victim)
+
+    with pytest.raises(ConfigError, match="cannot lock"):
+        SocketPlace(Path(config.socket_path))
+
+    assert victim.read_text() == "precious"
+
+
 def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:
     """Mode 0600, in a directory made 0700; a directory that others may write to is refused."""
     assert Path(config.socket_path).stat().st_mode & 0o777 == 0o600

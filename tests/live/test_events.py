@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvwise.core.words import DRAM, Ended, Joined, Tick, TierSpec
 from kvwise.core.world import BrainConfig
-from kvwise.errors import FrameError
+from kvwise.errors import ConfigError, FrameError
 from kvwise.live.blocks import get, put
 from kvwise.live.events import MAGIC, EventLog, Recording, replay
 from kvwise.live.messages import Step, Timing
@@ -192,3 +192,43 @@ def test_the_arena_tier_comes_first(recorded: Path) -> None:
 
     assert recording.header.brain.tiers[DRAM].name == "dram"
     assert recording.header.brain.page_bytes == PAGE
+
+
+@pytest.mark.parametrize("kind", ["directory", "notes", "device"])
+def test_what_is_no_log_is_not_moved_away(tmp_path: Path, kind: str) -> None:
+    """A directory, a device or a file of somebody else stays where it is."""
+    path = Path("/dev/null") if kind == "device" else tmp_path / "precious"
+    if kind == "directory":
+        (path / "within").mkdir(parents=True)
+    elif kind == "notes":
+        path.write_text("notes")
+    before = path.stat()
+
+    with pytest.raises(ConfigError, match="not an event log"):
+        EventLog(path, BRAIN)
+
+    assert path.stat().st_ino == before.st_ino
+    assert list(tmp_path.glob("*.old")) == []
+
+
+def test_an_older_log_is_kept_beside(tmp_path: Path) -> None:
+    """The log of the life before gets `.old` at its end; an empty file counts as one."""
+    path = tmp_path / "log"
+    path.touch()
+    for _ in range(2):
+        EventLog(path, BRAIN).close()
+
+    assert replay(path)[0].equal
+    assert replay(tmp_path / "log.old")[0].equal
+
+
+def test_a_log_that_is_being_written_is_not_moved_away(tmp_path: Path) -> None:
+    """A second daemon with the same log is refused, and the first one's log stays whole."""
+    log = EventLog(tmp_path / "log", BRAIN)
+
+    with pytest.raises(ConfigError, match="another daemon"):
+        EventLog(tmp_path / "log", BRAIN)
+    log.add(Tick(1), [])
+    log.close()
+
+    assert replay(tmp_path / "log")[0].events == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 import time
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from kvwise.config import Config
 from kvwise.errors import ProtocolError
+from kvwise.live import daemon as daemon_module
 from kvwise.live import wire
 from kvwise.live.blocks import get
 from kvwise.live.daemon import Daemon
@@ -25,6 +29,21 @@ def raw(config: Config) -> socket.socket:
     sock.settimeout(10)
     sock.connect(config.socket_path)
     return sock
+
+
+class OutOfFiles:
+    """A listener of a process that has no descriptor left."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def fileno(self) -> int:
+        """The real one's."""
+        return self._listener.fileno()
+
+    def accept(self) -> NoReturn:
+        """Fail."""
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 HOSTILE = {
@@ -123,3 +142,31 @@ def test_there_is_a_bound_on_connections(
     assert first.status()["levels"]["clients"] == 2
     first.close()
     second.close()
+
+
+def test_connections_leave_descriptors_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with few descriptors takes few connections, one with many takes the usual."""
+    for files, most in ((64, 8), (1024, 448), (1 << 20, 1024)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, files=files: (files, files))
+        assert daemon_module._connections_max() == most
+
+
+def test_a_connection_that_cannot_be_accepted_is_not_tried_at_once(
+    config: Config,
+    running: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Out of descriptors the daemon pauses, serves those it has, and accepts again later."""
+    client = client_of(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_listener", OutOfFiles(running._listener))
+        with raw(config):
+            time.sleep(0.3)
+            assert get(client, SPACE, prompt(1, 1)) == []
+    refusals = [line for line in caplog.messages if "could not accept" in line]
+
+    client_of(config, "later").close()
+
+    assert len(refusals) == 1
+    client.close()

@@ -16,7 +16,16 @@ from kvwise.config import Config
 from kvwise.live.blocks import get, put
 from kvwise.live.client import Client
 from kvwise.live.store import Store
-from tests.live.support import SPACE, payloads, prompt, served, settings, spawn, thread_daemon
+from tests.live.support import (
+    SPACE,
+    payloads,
+    prompt,
+    question,
+    served,
+    settings,
+    spawn,
+    thread_daemon,
+)
 
 
 def history(config: Config) -> None:
@@ -59,6 +68,9 @@ def test_print_config_is_a_file_that_means_the_same(
         (["--metrics", "nowhere"], "host:port"),
         (["--config", "/does/not/exist"], "/does/not/exist"),
         (["--socket", "/" + "x" * 200], "shorter"),
+        (["--socket", "/proc/x"], "another --socket"),
+        (["--event-log", "/dev"], "name a new file"),
+        (["--disk", "", "--disk-size", "1GiB"], "disk.paths"),
     ],
 )
 def test_wrong_settings_end_with_a_hint(
@@ -141,6 +153,26 @@ def test_explain_asks_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert decision["load_tokens"] == len(keys)
 
 
+@pytest.mark.parametrize("name", ["[/b]", "[red]x", "\x1b[2J\x07", "\n" * 9, "x" * 1000])
+def test_explain_obeys_no_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request's name, which its sender chose, is shown and neither rendered nor obeyed."""
+    config = settings(tmp_path)
+    with thread_daemon(config):
+        client = Client(config.socket_path, "engine", timeout_s=5.0)
+        client.join(SPACE)
+        client.ask(question(prompt(1, 4), name))
+        client.close()
+        assert cli.run(["explain", "--url", config.socket_path]) == 0
+    text = capsys.readouterr().out
+
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name)[:8]
+    assert shown in text
+    assert "\x1b[2J" not in text
+    assert len(text) < 2000
+
+
 def test_explain_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An event log explains itself without a daemon, and can be verified."""
     log = tmp_path / "log"
@@ -175,6 +207,8 @@ def test_a_log_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("arguments", "status", "words"),
     [
         (["--replay"], 2, "--log"),
+        (["-n", "0"], 2, "range"),
+        (["-n", "9" * 30], 2, "range"),
         (["--url", "/nobody/here"], 1, "no daemon"),
         (["--log", __file__], 1, "not a kvwise event log"),
     ],

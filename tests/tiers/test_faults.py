@@ -228,6 +228,24 @@ def test_errors_in_between_are_forgiven(tmp_path: Path, monkeypatch: pytest.Monk
     tier.close()
 
 
+def test_want_of_descriptors_is_not_the_mediums_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without a descriptor or memory to spare fails the call, not the directory."""
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    placed = put_one(tier, 1, RAW_BYTES)
+    for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        with monkeypatch.context() as patch:
+            fail(patch, "preadv", number)
+            for _ in range(ERRORS_MAX):
+                (error,) = verdicts(tier, [want(1, RAW_BYTES, placed)])
+                assert error is FailureKind.IO
+
+    assert tier.down == ()
+    assert read_back(tier, 1, RAW_BYTES, placed) == content(1, RAW_BYTES)
+    tier.close()
+
+
 @pytest.mark.parametrize("code", [errno.ENODEV, errno.EROFS, errno.ESTALE])
 def test_gone_device_is_given_up_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int

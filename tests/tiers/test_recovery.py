@@ -163,6 +163,40 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert left == {"notes.txt", "segment-1.kvw", "segment-00000001.kvw.bak", "kvwise.lock"}
 
 
+def test_what_only_looks_like_a_segment_is_left_alone(tmp_path: Path) -> None:
+    """A link is not followed and cut off, a directory is not counted, neither is overwritten."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious" * 1000)
+    home = tmp_path / "home"
+    files = Files((home,))
+    files.open(CAPACITY_BYTES).close()
+    (home / "segment-00000001.kvw").symlink_to(victim)
+    for number in range(2, 8):
+        (home / f"segment-{number:08x}.kvw").mkdir()
+
+    tier = files.open(CAPACITY_BYTES)
+    assert tier.used_bytes == 0
+    assert scanned(tier) == set()
+    put_one(tier, 1, 5000)
+    tier.close()
+
+    assert victim.read_bytes() == b"precious" * 1000
+    assert scanned(files.open(CAPACITY_BYTES)) == keys(1)
+
+
+def test_after_the_last_number_comes_the_first(tmp_path: Path) -> None:
+    """A file with the highest number does not push the next segment out of what a token can say."""
+    files = Files((tmp_path,))
+    files.open(CAPACITY_BYTES).close()
+    (tmp_path / "segment-ffffffff.kvw").write_bytes(b"x" * 8192)
+    tier = files.open(CAPACITY_BYTES)
+
+    placed = put_one(tier, 1, 5000)
+
+    assert read_back(tier, 1, 5000, placed) == content(1, 5000)
+    tier.close()
+
+
 def test_new_life_new_segment(tmp_path: Path) -> None:
     """A restarted tier never appends to a segment that an earlier one wrote."""
     files = Files((tmp_path,))

@@ -6,6 +6,7 @@ to say, and how they look for `page`.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 import time
@@ -28,6 +29,7 @@ from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.result import Replay, Report, Setting, conclude
 from kvwise.bench.server import BLOCK_TOKENS, STEP_TOKENS, Engine, EngineOptions
 from kvwise.bench.talks import ANSWER_TOKENS, Talk, open_talk
+from kvwise.errors import CacheUnavailable, EngineError
 from kvwise.live.events import replay
 from kvwise.units import GIB, MIB, format_size
 
@@ -42,6 +44,7 @@ MEMORY_BYTES = 5 * GIB
 DISK_MIN_FREE_BYTES = 4 * GIB
 """What the daemon leaves free on a filesystem unless told otherwise."""
 
+_DISK_PREFIX = "demo-disk-"
 _TALK_BYTES = 64 * MIB
 _SPARE_TALKS = 4
 _WRITTEN_DEADLINE_S = 120
@@ -108,7 +111,11 @@ def run_demo(options: DemoOptions, progress: Progress) -> Report:
     model = ensure_smollm2(python, progress)
     facts = machine.describe(options.out)
     with _prepared(options, progress, python, model) as run:
-        engine = _measure(run)
+        try:
+            engine = _measure(run)
+        except (EngineError, CacheUnavailable) as error:
+            error.add_note(f"engine.log and daemon.log in {options.out} tell more")
+            raise
     replays = [_replayed(path) for path in sorted(options.out.glob("events-[0-9].kvlog"))]
     setting = Setting(
         version=kvwise.__version__,
@@ -154,15 +161,12 @@ def _prepared(
 ) -> Iterator[_Run]:
     """Fresh places for sockets, logs and the disk tier; everything started in them ends here."""
     out = options.out.resolve()
-    (out / "engine.log").unlink(missing_ok=True)
-    (out / "daemon.log").unlink(missing_ok=True)
-    for log in out.glob("events-[0-9].kvlog"):
-        log.unlink()
     size_bytes = _arena_bytes(options)
     with (
+        _alone(out),
         # The address of a socket is short, and the path of `out` may not be.
         tempfile.TemporaryDirectory(prefix="kvwise-demo-") as place,
-        tempfile.TemporaryDirectory(dir=out, prefix="disk-") as disk,
+        tempfile.TemporaryDirectory(dir=out, prefix=_DISK_PREFIX) as disk,
         ExitStack() as stack,
     ):
         socket = Path(place) / "kvwise.sock"
@@ -179,6 +183,27 @@ def _prepared(
             yield _Run(options, progress, Bench(progress), stack, engine, daemon)
         finally:
             progress.now("stopping the engine and the daemon")
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the folder, and remove what an earlier run left in it.
+
+    Raises:
+        SetupError: another run uses it.
+    """
+    with (out / "demo.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(
+                f"another demo is writing to {out}; hint: wait for it, or choose another --out"
+            ) from None
+        for log in (out / "engine.log", out / "daemon.log", *out.glob("events-[0-9].kvlog")):
+            log.unlink(missing_ok=True)
+        for disk in out.glob(f"{_DISK_PREFIX}*"):
+            shutil.rmtree(disk)
+        yield
 
 
 def _measure(run: _Run) -> dict[str, Any]:

@@ -63,9 +63,13 @@ class _Run:
 
     def text(self) -> str:
         """Where pip is, for a person."""
+        if not self.installing and self.total == 1:
+            return f"fetching {self.package}"
         if not self.installing:
             return f"fetching {self.seen} of {self.total} packages: {self.package}"
-        done = len(list(self.site.glob("*.dist-info"))) if self.site else 0
+        if self.site is None:
+            return f"unpacking {self.package}"
+        done = len(list(self.site.glob("*.dist-info")))
         return f"unpacking {min(done, self.total)} of {self.total} packages"
 
 
@@ -85,7 +89,7 @@ def run_pip(
         SetupError: pip failed or overran its deadline; the message says what to do.
     """
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    run = _Run(total, site)
+    run = _Run(total, site, package=arguments[-1].partition("==")[0])
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )

@@ -81,11 +81,15 @@ def _install_engine(folder: Path, progress: Progress) -> None:
     progress.now("making a virtual environment")
     _run([sys.executable, "-m", "venv", str(folder)], _VENV_DEADLINE_S, "python -m venv")
     lock = _data(_LOCK)
-    total = sum(1 for line in lock.read_text().splitlines() if "==" in line)
+    pins = [line for line in lock.read_text().splitlines() if "==" in line]
     python = folder / "bin" / "python"
     site = next((folder / "lib").glob("python3*/site-packages"))
-    arguments = ["install", "--no-deps", "--progress-bar", "off", "-r", str(lock)]
-    run_pip(python, arguments, total=total, site=site, progress=progress)
+    arguments = ["install", "--no-deps", "--progress-bar", "off"]
+    # torch comes first: an index without its CPU build shows before anything else is fetched.
+    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    run_pip(python, [*arguments, torch], total=1, site=None, progress=progress)
+    everything = [*arguments, "-r", str(lock)]
+    run_pip(python, everything, total=len(pins), site=site, progress=progress)
 
 
 def ensure_smollm2(engine_python: Path, progress: Progress) -> Path:

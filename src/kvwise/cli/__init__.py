@@ -113,7 +113,19 @@ def run(arguments: list[str]) -> int:
     except KvwiseError as error:
         _complain(*_split(error))
         return EXIT_FAILED
+    except BrokenPipeError:  # whoever read the output has had enough
+        return EXIT_FAILED
+    except (OSError, MemoryError) as error:
+        _complain(_spoken(error), "`kvwise doctor` looks at this machine's limits")
+        return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _spoken(error: OSError | MemoryError) -> str:
+    """What the operating system said, and about which file."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error) or "out of memory"
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _split(error: KvwiseError) -> tuple[str, str]:

@@ -54,7 +54,8 @@ def command(out: Path, documents: int, as_json: bool) -> int:
     Writes report.html and report.json. Exits with 1 when a token differs between sources.
     Ctrl-C ends everything that was started.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     console = Console(stderr=as_json)
     with Terminal(console) as progress:
         report = run_demo(DemoOptions(out, documents), progress)
@@ -66,7 +67,7 @@ def command(out: Path, documents: int, as_json: bool) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let SIGTERM end a run in order, as Ctrl-C does."""
+    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
     del number, frame
     raise KeyboardInterrupt
 

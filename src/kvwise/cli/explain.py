@@ -11,6 +11,7 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kvwise import config as configuration
 from kvwise.core.words import Choice, Decision, Why
@@ -21,6 +22,8 @@ from kvwise.live.events import Verdict, replay
 from kvwise.units import NS_PER_S, format_seconds
 
 TIMEOUT_S = 5.0
+LIMIT_MAX = 1_000_000
+REQUEST_CHARS_MAX = 72  # three lines of its column
 EXIT_DIFFERS = 1
 
 REASONS = {
@@ -50,7 +53,14 @@ Examples:
 @click.option(
     "--log", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An event log."
 )
-@click.option("-n", "limit", default=20, show_default=True, help="How many decisions.")
+@click.option(
+    "-n",
+    "limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=20,
+    show_default=True,
+    help="How many decisions.",
+)
 @click.option("--replay", "verify", is_flag=True, help="Only verify a log: same commands again?")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json: bool) -> int:
@@ -124,7 +134,7 @@ def _table(decisions: list[Decision], at_ns: int) -> Table:
     return table
 
 
-def _row(decision: Decision, at_ns: int) -> tuple[str, ...]:
+def _row(decision: Decision, at_ns: int) -> tuple[str | Text, ...]:
     """One decision in words."""
     sources = " and ".join(f"{tokens} from {tier}" for tier, tokens in decision.tiers.items())
     what = {
@@ -137,10 +147,15 @@ def _row(decision: Decision, at_ns: int) -> tuple[str, ...]:
     cached = decision.match_tokens - decision.local_tokens
     return (
         format_seconds(max(0, at_ns - decision.now_ns) / NS_PER_S),
-        decision.request,
+        Text(_printable(decision.request)),
         str(decision.total_tokens),
         f"{decision.local_tokens} + {max(0, cached)}",
         f"{what}: {REASONS.get(decision.why, decision.why.value)}",
         times if compared else "-",
         format_seconds(decision.actual_s) if decision.actual_s else "-",
     )
+
+
+def _printable(name: str) -> str:
+    """A name that somebody else chose, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name[:REQUEST_CHARS_MAX])

@@ -18,6 +18,8 @@ from enum import Enum
 OBJECT_BYTES_MIN = 512 * 1024
 CHUNK_TOKENS_MIN = 16
 CHUNK_TOKENS_MAX = 256
+NUMBER_MAX = (1 << 31) - 1
+BYTES_MAX = 1 << 40  # as much as the header of a frame can tell
 
 
 class GroupKind(Enum):
@@ -68,6 +70,11 @@ class Layout:
             )
         if not self.groups or self.ranks < 1 or self.rank_bytes <= 0:
             raise ValueError("a layout needs at least one group with pages, and one rank")
+        pages = [page_bytes for group in self.groups for page_bytes in group.pages_bytes]
+        if max(self.chunk_tokens, self.ranks) > NUMBER_MAX or min(pages) < 0:
+            raise ValueError("a layout has numbers that cannot be, or pages of negative size")
+        if self.object_bytes > BYTES_MAX:
+            raise ValueError(f"an object of {self.object_bytes} bytes is not believable")
 
     @property
     def blocks_per_chunk(self) -> int:

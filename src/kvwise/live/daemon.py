@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import selectors
 import socket
 import struct
@@ -45,6 +46,11 @@ from kvwise.live.session import Session
 from kvwise.units import NS_PER_S
 
 CONNECTIONS_MAX = 1024
+CONNECTIONS_MIN = 8
+FILES_PER_CONNECTION = 2
+FILES_KEPT = 128
+"""Descriptors that connections leave to the tiers: a disk that cannot open its files is no disk."""
+
 ATTACH_S = 5.0
 """A connection that has not attached by then is closed."""
 
@@ -81,6 +87,7 @@ class Daemon:
         self._listener = place.listen()
         self._linger_s = linger_s
         self._idle_by_ns = deadline_after(FIRST_CLIENT_S)
+        self._deaf_until_ns = 0
         self._stopping = False
         self._connections: set[_Connection] = set()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -116,6 +123,9 @@ class Daemon:
         if not self._node.pump.is_sound:
             raise CacheUnavailable("the brain broke a promise of its own; see the log above")
         now = now_ns()
+        if 0 < self._deaf_until_ns < now:
+            self._deaf_until_ns = 0
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for connection in [c for c in self._connections if c.session is None]:
             if now > connection.attach_by_ns:
                 self._drop(connection, "did not attach")
@@ -136,10 +146,12 @@ class Daemon:
             sock, _ = self._listener.accept()
         except OSError as error:
             _log.warning("could not accept a connection: %s", error.strerror)
+            self._selector.unregister(self._listener)  # or it would be tried again at once
+            self._deaf_until_ns = deadline_after(LOOK_S)
             return
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
-        if uid != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
+        if uid != os.getuid() or len(self._connections) >= _connections_max():
             _log.warning("refused a connection of user %d, process %d", uid, pid)
             sock.close()
             return
@@ -259,13 +271,21 @@ class Daemon:
 
     def _close(self) -> None:
         """Stop listening and close every connection."""
-        self._selector.unregister(self._listener)
+        if not self._deaf_until_ns:
+            self._selector.unregister(self._listener)
         self._listener.close()
         for connection in list(self._connections):
             self._drop(connection, "")
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
+
+
+def _connections_max() -> int:
+    """How many connections this process has descriptors for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = (files - FILES_KEPT) // FILES_PER_CONNECTION
+    return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, room))
 
 
 def _watch(pid: int) -> int:

@@ -12,6 +12,7 @@ ignored; any other damage is refused.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -28,7 +29,7 @@ import kvwise
 from kvwise.core.brain import Brain
 from kvwise.core.words import Command, Event
 from kvwise.core.world import BrainConfig
-from kvwise.errors import BugError, FrameError
+from kvwise.errors import BugError, ConfigError, FrameError
 from kvwise.units import GIB, format_size
 
 MAGIC = b"KVWLOG1\n"
@@ -72,11 +73,14 @@ class EventLog:
         """Start a log. One that is there is kept beside it, with `.old` at its end.
 
         Raises:
+            ConfigError: something else than a log is there, or one that is still being written.
             OSError: the file cannot be created.
         """
         if path.exists():
+            _require_log(path)
             path.replace(path.with_name(path.name + ".old"))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
         self._file: IO[bytes] | None = os.fdopen(handle, "wb", buffering=1 << 16)
         self._path = path
         self._digest = _Digest()
@@ -136,6 +140,29 @@ class EventLog:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def _require_log(path: Path) -> None:
+    """Refuse to move away what is no event log, or one of a daemon that is alive.
+
+    Raises:
+        ConfigError: it is a directory, a device, a file of somebody else, or still being written.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            found = file.read(len(MAGIC))
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"serve.event_log = {str(path)!r} is being written by another daemon; "
+                    "hint: name another file"
+                ) from None
+        if found in (b"", MAGIC):
+            return
+    raise ConfigError(
+        f"serve.event_log = {str(path)!r} exists and is not an event log; hint: name a new file"
+    )
 
 
 def _record(kind: int, body: bytes) -> bytes:

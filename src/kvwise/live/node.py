@@ -226,11 +226,17 @@ def _open_arena(config: Config) -> Arena:
     """Memory for the pages.
 
     Raises:
-        ConfigError: huge pages are demanded and not to be had.
+        ConfigError: it cannot be had, or not as huge pages where those are demanded.
     """
     count = config.dram.size // config.dram.page
     shape = ArenaShape.of(count, config.dram.page, lease_slots=LEASE_SLOTS)
-    arena = Arena.create(shape, huge_pages=config.dram.hugepages != "off")
+    try:
+        arena = Arena.create(shape, huge_pages=config.dram.hugepages != "off")
+    except OSError as error:
+        raise ConfigError(
+            f"dram.size = {format_size(config.dram.size)} cannot be had: {error.strerror}; "
+            "hint: lower it, or raise the limits of this process (ulimit)"
+        ) from error
     if config.dram.hugepages == "on" and arena.backing is not Backing.HUGETLB:
         arena.close()
         raise ConfigError(

@@ -31,7 +31,7 @@ class SocketPlace:
         self.path = path
         self._listens = False
         safe_directory(path.parent)
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = _open_lock(f"{path}.lock")
         deadline_ns, pause = deadline_after(wait_s), threading.Event()
         while not self._take():
             if not seconds_until(deadline_ns):
@@ -62,7 +62,10 @@ class SocketPlace:
             listener.listen(128)
         except OSError as error:
             listener.close()
-            raise ConfigError(f"cannot listen at {self.path}: {error.strerror}") from error
+            raise ConfigError(
+                f"cannot listen at {self.path}: {error.strerror or error}; hint: choose another "
+                "--socket"
+            ) from error
         listener.settimeout(0)
         self._listens = True
         return listener
@@ -82,6 +85,20 @@ class SocketPlace:
                 raise
             return False
         return True
+
+
+def _open_lock(path: str) -> int:
+    """A lock file of ours: a link that somebody put there is not followed.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot lock {path}: {error.strerror}; hint: choose another --socket"
+        ) from error
 
 
 def safe_directory(path: Path) -> None:

@@ -162,9 +162,11 @@ class Pump:
         queue = deque(events)
         while queue:
             event = queue.popleft()
-            self._sound = False  # and so it stays if the brain raises
-            commands = self._brain.handle(event)
-            self._sound = True
+            try:
+                commands = self._brain.handle(event)
+            except BaseException:
+                self._sound = False  # for good; it is read without the lock, so never in between
+                raise
             if self._plant.log is not None:
                 self._plant.log.add(event, commands)
             for command in commands:

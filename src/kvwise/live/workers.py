@@ -163,8 +163,10 @@ class Workers:
                 for job, outcomes in self._steps(work):
                     answered.update(outcome.item for outcome in outcomes)
                     self._report(job, outcomes)
-            except Exception as error:
-                kind = error.kind if isinstance(error, TierError) else kind
+            except TierError as error:
+                kind = error.kind
+                _log.warning("a job on tier %d failed: %s", _tier(work), error)
+            except Exception:
                 _log.exception("a job on tier %d failed", _tier(work))
             self._finished(work)
             if isinstance(work, _Batch) and len(answered) < len(work.items):

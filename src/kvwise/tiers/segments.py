@@ -38,6 +38,7 @@ DIRECTORIES_MAX = 256
 LOCK_NAME = "kvwise.lock"
 _NAME = re.compile(r"^segment-([0-9a-f]{8})\.kvw$")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the medium
 _GONE = (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE)
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Directory:
             raise
         self._used = sum(self._live.values())
         self._unwalked = sorted(self._live)
-        self._next = max(self._live, default=0) + 1
+        self._next = self._after(max(self._live, default=0))
 
     @property
     def used_bytes(self) -> int:
@@ -281,10 +282,17 @@ class Directory:
         fresh = _Tail(self._next, os.open(self._file(self._next), flags, 0o600))
         with self._lock:
             self._live[fresh.segment] = 0
-            self._tail, self._next = fresh, self._next + 1
+            self._tail, self._next = fresh, self._after(self._next)
         if tail:
             self._retire(tail)
         return fresh
+
+    def _after(self, segment: int) -> int:
+        """The number for the next segment; after the last one there can be, from the start."""
+        while True:
+            segment = (segment + 1) % (1 << _SEGMENT_BITS)
+            if segment not in self._live and not os.path.lexists(self._file(segment)):
+                return segment
 
     def _retire(self, tail: _Tail) -> None:
         """Stop appending to a segment."""
@@ -336,6 +344,8 @@ class Directory:
         """What a failed call means; gives the directory up when it is gone or keeps failing."""
         if error.errno in _FULL:
             return TierError(FailureKind.FULL, f"{self.path}: {error.strerror}", retryable=True)
+        if error.errno in _OURS:
+            return TierError(FailureKind.IO, f"{self.path}: {error.strerror}", retryable=True)
         self._errors += 1
         gone = error.errno in _GONE or not self._lock_file_exists()
         if not self.down and (gone or self._errors >= ERRORS_MAX):
@@ -373,11 +383,14 @@ def _lock_directory(path: Path) -> int:
 
 
 def _segments(path: Path) -> Iterator[tuple[int, int]]:
-    """Number and bytes on disk of every segment file in a directory."""
+    """Number and bytes on disk of every segment file in a directory.
+
+    Links are not followed: recovery cuts files off, and must not cut those of somebody else.
+    """
     with os.scandir(path) as entries:
         for entry in entries:
             name = _NAME.match(entry.name)
-            if name:
+            if name and entry.is_file(follow_symlinks=False):
                 yield int(name[1], 16), entry.stat().st_blocks * 512
 
 

@@ -15,7 +15,7 @@ from kvwise.units import NS_PER_S
 STEPS_IN_FLIGHT_MAX = 64
 """Steps that are remembered while their results are awaited; vLLM has two or three in flight."""
 
-WARM_UP = 2
+WARM_UP = 1
 """First steps of an engine, which allocate and compile: they say nothing about the next ones."""
 
 

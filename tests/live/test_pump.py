@@ -1,0 +1,60 @@
+"""The pump's word on whether the brain still works, while it is at work and after it broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kvwise.core.brain import Brain
+from kvwise.core.words import Command, Event, Tick
+from kvwise.errors import BugError, CacheUnavailable
+from kvwise.live.clock import now_ns
+from kvwise.live.node import Node
+from tests.live.support import settings
+
+WAIT_S = 10.0
+
+
+def test_a_brain_that_is_thinking_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks in the middle of an event, without the lock, must not take it for a broken one."""
+    node = Node(settings(tmp_path))
+    thinking, go_on = threading.Event(), threading.Event()
+    handle = Brain.handle
+
+    def slowly(brain: Brain, event: Event) -> Sequence[Command]:
+        thinking.set()
+        assert go_on.wait(WAIT_S)
+        return handle(brain, event)
+
+    monkeypatch.setattr(Brain, "handle", slowly)
+    thinker = threading.Thread(target=node.pump.handle, args=([Tick(now_ns())],))
+    thinker.start()
+    assert thinking.wait(WAIT_S)
+    sound = node.pump.is_sound
+    go_on.set()
+    thinker.join(WAIT_S)
+    node.close(WAIT_S)
+
+    assert sound
+
+
+def test_a_brain_that_broke_stays_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of a brain whose state nobody knows."""
+    node = Node(settings(tmp_path))
+
+    def broken(brain: Brain, event: Event) -> Sequence[Command]:
+        raise BugError("planted")
+
+    monkeypatch.setattr(Brain, "handle", broken)
+    with pytest.raises(BugError, match="planted"):
+        node.pump.handle([Tick(now_ns())])
+    monkeypatch.undo()
+    with pytest.raises(CacheUnavailable):
+        node.pump.handle([Tick(now_ns())])
+    sound = node.pump.is_sound
+    node.close(WAIT_S)
+
+    assert not sound
