@@ -21,6 +21,8 @@ SOURCE = ROOT / "src" / "kvwise"
 LINTER = Path(sys.executable).parent / "lint-imports"
 ROOMS = ["cli", "bench", "testing", "engines", "live", "config", "tiers", "codecs", "core"]
 """From high to low; below all of them lie `units` and `errors`, which know only themselves."""
+SIMULATOR, MAY_SIMULATE, SIMULATED = "sim", {"cli"}, {"codecs", "core"}
+"""The simulator stands beside the rooms that serve: it runs the brain, and they never need it."""
 GROUND = {"units", "errors"}
 CORE_STDLIB = {
     "__future__",
@@ -61,6 +63,8 @@ def may_import(room: str, other: str) -> bool:
     """Whether code in `room` may import from `other`."""
     if other == room or other in GROUND:
         return room not in GROUND or other == room
+    if SIMULATOR in {room, other}:
+        return other in SIMULATED if room == SIMULATOR else room in MAY_SIMULATE
     if room not in ROOMS or other not in ROOMS:
         return False
     if room == "config":
@@ -119,6 +123,10 @@ def test_import_linter_agrees() -> None:
         ("live/bad.py", "import torch"),
         ("live/bad.py", "from kvwise import engines"),
         ("engines/bad.py", "import kvwise.bench.demo"),
+        ("sim/bad.py", "from kvwise.tiers import base"),
+        ("sim/bad.py", "from kvwise.live.clock import now_ns"),
+        ("live/bad.py", "from kvwise.sim import world"),
+        ("core/bad.py", "from kvwise.sim.dice import Dice"),
         ("config.py", "from kvwise.core import words"),
         ("errors.py", "from kvwise import units"),
     ],
@@ -140,6 +148,8 @@ def test_a_planted_import_is_seen(tmp_path: Path, file: str, line: str) -> None:
         ("live/good.py", "from kvwise.config import Config"),
         ("engines/good.py", "import torch"),
         ("cli/good.py", "import kvwise"),
+        ("cli/good.py", "from kvwise.sim.world import run"),
+        ("sim/good.py", "from kvwise.core.brain import Brain"),
     ],
 )
 def test_good_imports_pass(tmp_path: Path, file: str, line: str) -> None:
@@ -158,6 +168,8 @@ def test_good_imports_pass(tmp_path: Path, file: str, line: str) -> None:
         ("tiers/base.py", "from kvwise.live import messages"),
         ("live/messages.py", "import torch"),
         ("live/messages.py", "import click"),
+        ("live/messages.py", "from kvwise.sim import world"),
+        ("sim/world.py", "from kvwise.tiers import base"),
     ],
 )
 def test_import_linter_can_fail(tmp_path: Path, file: str, line: str) -> None:

@@ -1,11 +1,10 @@
-"""Brain: named scenarios, then random worlds with faults, checked after every event."""
+"""Brain: named scenarios, one rule each. Random worlds with faults are in tests/sim."""
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
 
+from kvwise.core.blocks import State
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT, chain_keys
 from kvwise.core.words import (
@@ -16,12 +15,10 @@ from kvwise.core.words import (
     Done,
     Drop,
     Ended,
-    Failed,
     Filled,
     Granted,
     Hints,
     Joined,
-    Left,
     Load,
     Namespace,
     Observed,
@@ -30,70 +27,28 @@ from kvwise.core.words import (
     Progress,
     Recovered,
     Released,
-    Space,
     Store,
     Tick,
     Wanted,
     Why,
 )
-from kvwise.errors import BugError, FailureKind
-from tests.core.worlds import CHUNK, LAYOUT, SPACE, config
+from kvwise.errors import BugError
+from tests.core.tiny import (
+    CHUNK,
+    KEYS,
+    LAYOUT,
+    SPACE,
+    TOKENS,
+    ask,
+    brain,
+    config,
+    evict_dram,
+    finish,
+    pick,
+    store,
+)
 
-TOKENS = list(range(1000, 1000 + 8 * CHUNK))
-KEYS = chain_keys(SPACE.digest, TOKENS, CHUNK)
 SECOND = 1_000_000_000
-
-T = TypeVar("T")
-
-
-def pick(commands: list[Command], kind: type[T]) -> T:
-    """The one command of a kind."""
-    (found,) = [c for c in commands if isinstance(c, kind)]
-    return found
-
-
-def brain(**more: object) -> Brain:
-    """A brain that client 1 has joined."""
-    made = Brain(config(**more))  # type: ignore[arg-type]
-    made.handle(Joined(0, 1, SPACE))
-    return made
-
-
-def store(
-    made: Brain, keys: bytes = KEYS, *, parent: bytes = ROOT, now_ns: int = 1
-) -> list[Command]:
-    """Offer and fill chunks; returns the commands of the fill."""
-    granted = pick(made.handle(Offered(now_ns, 1, "w", SPACE.digest, parent, keys, 128)), Granted)
-    return made.handle(Filled(now_ns, 1, granted.lease, len(granted.chunks)))
-
-
-def finish(made: Brain, commands: list[Command], *, first: int = 1) -> list[Command]:
-    """Let every job in `commands`, and those that follow, end well."""
-    out: list[Command] = []
-    queue = [c for c in commands if isinstance(c, Load | Store)]
-    location = first
-    while queue:
-        job = queue.pop(0)
-        for item in range(len(job.items)):
-            more = made.handle(Done(2, job.job, item, location, 12288, 1_000_000))
-            location += 1
-            out += more
-            queue += [c for c in more if isinstance(c, Load | Store)]
-    made.check()
-    return out
-
-
-def ask(made: Brain, *, name: str = "q", local: int = 0, now_ns: int = 3) -> Planned:
-    """Plan a prompt that has all of KEYS and one token more."""
-    total = len(TOKENS) + 1
-    return pick(made.handle(Asked(now_ns, 1, name, SPACE.digest, KEYS, local, total)), Planned)
-
-
-def evict_dram(made: Brain, *, seed: int = 5) -> None:
-    """Fill the arena with other blocks until nothing of KEYS is in it."""
-    for number in range(seed, seed + 5):
-        other = chain_keys(SPACE.digest, [number] * (4 * CHUNK), CHUNK)
-        finish(made, store(made, other), first=1000 * number)
 
 
 def test_stored_then_loaded() -> None:
@@ -159,55 +114,6 @@ def test_read_from_disk_and_joined_by_a_second_request() -> None:
     progress = {c.lease: c.ready for c in commands if isinstance(c, Progress)}
     assert progress == {one.lease: 3, two.lease: 3}
     made.check()
-
-
-@pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_failed_read_fails_its_leases_and_frees_its_pages(kind: FailureKind) -> None:
-    """C7, H6: one failure is one failed load, then a miss (or the block, if it may be there)."""
-    made = brain(disk_objects=200)
-    finish(made, store(made))
-    evict_dram(made)
-    planned = ask(made)
-    load = pick(made.handle(Wanted(4, 1, planned.lease, 8)), Load)
-    commands: list[Command] = []
-    for item in range(8):
-        if item == 3:
-            commands += made.handle(Failed(5, load.job, item, kind))
-        else:
-            commands += made.handle(Done(5, load.job, item, elapsed_ns=1000))
-    last = [c for c in commands if isinstance(c, Progress)][-1]
-    assert (last.ready, last.failed) == (3, True)
-    made.handle(Released(6, 1, planned.lease, failed=True))
-    made.check()
-    again = ask(made, name="again")
-    gone = kind in {FailureKind.MISSING, FailureKind.CORRUPT, FailureKind.IO}
-    assert again.load_tokens == (3 if gone else 8) * CHUNK
-    assert made.snapshot()["counters"]["failures"] == {f"disk|{kind.value}": 1}
-
-
-def test_w1_a_failed_fill_is_never_seen() -> None:
-    """W1: chunks whose write failed, and all after them, are misses (LMCache#4991)."""
-    made = brain()
-    granted = pick(made.handle(Offered(1, 1, "w", SPACE.digest, ROOT, KEYS, 128)), Granted)
-    assert ask(made, name="early").chunks == 0
-    made.handle(Filled(2, 1, granted.lease, 5))
-    made.check()
-    assert ask(made).load_tokens == 5 * CHUNK
-
-
-def test_a_dead_client_releases_everything() -> None:
-    """M1: leases of a client that is gone end, and what it was writing goes."""
-    made = brain()
-    store(made, KEYS[:64])
-    planned = ask(made)
-    made.handle(Wanted(4, 1, planned.lease, 4))
-    made.handle(Offered(5, 1, "w", SPACE.digest, KEYS[48:64], KEYS[64:], 128))
-    commands = made.handle(Left(6, 1))
-    assert len([c for c in commands if isinstance(c, Ended)]) == 2
-    made.check()
-    levels = made.snapshot()["levels"]
-    assert levels["leases"] == {"load": 0, "store": 0}
-    assert levels["blocks"] == 4
 
 
 def test_an_unused_plan_expires_but_a_store_lease_does_not() -> None:
@@ -334,17 +240,6 @@ def test_d1_the_cap_holds_at_every_step() -> None:
     assert dropped == 120 - 10
 
 
-def test_d3_the_watermark_stops_writes() -> None:
-    """D3: when the filesystem has no room left above its watermark, nothing more is written."""
-    made = brain(disk_objects=200)
-    made.handle(Space(1, 1, 0))
-    commands = store(made)
-    assert not [c for c in commands if isinstance(c, Store)]
-    made.handle(Space(2, 1, 10**9))
-    again = store(made, chain_keys(SPACE.digest, [9] * CHUNK, CHUNK))
-    assert len(pick(again, Store).items) == 1
-
-
 def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     """D4: every record with its whole prefix is found again; an orphan's space is given back."""
     made = Brain(config(disk_objects=200))
@@ -371,6 +266,27 @@ def test_recovery_under_a_smaller_cap_evicts() -> None:
     assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
 
 
+def test_room_is_made_before_it_is_counted_on() -> None:
+    """A write at the cap comes after the drop that makes room for it, in the order of commands."""
+    made = brain(disk_objects=2)
+    finish(made, store(made, KEYS[:32]))
+    commands = store(made, chain_keys(SPACE.digest, [9] * CHUNK, CHUNK))
+    kinds = [type(c) for c in commands if isinstance(c, Store) or (isinstance(c, Drop) and c.tier)]
+    assert kinds == [Drop, Store]
+
+
+def test_an_engine_that_wants_less_hits_less() -> None:
+    """Tokens and seconds count what was loaded, not what the plan had promised."""
+    made = brain()
+    store(made)
+    planned = ask(made)
+    made.handle(Wanted(4, 1, planned.lease, 2))
+    made.handle(Released(5, 1, planned.lease, 12288, 1000, 2000))
+    counters = made.snapshot()["counters"]
+    assert counters["hit_tokens"] == {"dram": 2 * CHUNK}
+    assert counters["seconds_saved"]["dram"] == pytest.approx(0.032, rel=0.01)
+
+
 def test_clear_spares_what_is_in_use() -> None:
     """Clearing dooms pinned blocks: invisible at once, gone with the last pin."""
     made = brain()
@@ -385,6 +301,19 @@ def test_clear_spares_what_is_in_use() -> None:
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 0
     assert made.snapshot()["levels"]["pages_free"] == 40
+
+
+def test_holdings_show_every_copy() -> None:
+    """Every block is shown with its parent, its pins and the state of each of its copies."""
+    made = brain(disk_objects=200)
+    finish(made, store(made, KEYS[:32]))
+    made.handle(Offered(3, 1, "w", SPACE.digest, KEYS[16:32], KEYS[32:48], 128))
+    shown = {held.key: (held.parent, held.pins, held.states) for held in made.holdings()}
+    assert shown == {
+        KEYS[:16]: (ROOT, 0, (State.READY, State.READY)),
+        KEYS[16:32]: (KEYS[:16], 0, (State.READY, State.READY)),
+        KEYS[32:48]: (KEYS[16:32], 1, (State.STORING, State.ABSENT)),
+    }
 
 
 def test_namespaces_do_not_see_each_other() -> None:

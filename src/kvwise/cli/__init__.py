@@ -24,6 +24,7 @@ VERBS: Final = {
     "serve": "Run the cache daemon of this node.",
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
+    "sim": "Run the brain in virtual time with faults, and check every command.",
 }
 """Every verb with its one line in `kvwise --help`; the module of the same name holds `command`."""
 

@@ -76,7 +76,7 @@ def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json
         decisions = brain.decisions(limit)
         last_ns = decisions[-1].now_ns if decisions else 0
         if verify:
-            _print_verdict(verdict, as_json=as_json)
+            print_verdict(verdict, as_json=as_json)
             return 0 if verdict.equal else EXIT_DIFFERS
     else:
         decisions, last_ns = _ask(url or configuration.load().socket_path, limit)
@@ -100,7 +100,7 @@ def _ask(url: str, limit: int) -> tuple[list[Decision], int]:
         client.close()
 
 
-def _print_verdict(verdict: Verdict, *, as_json: bool) -> None:
+def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
     """Say what replaying showed."""
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(verdict), indent=2))

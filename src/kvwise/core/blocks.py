@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 
 from kvwise.core.evict import POLICIES, Eviction
 from kvwise.core.index import NONE, Index
+from kvwise.core.keys import ROOT
 from kvwise.core.pages import Pages
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 from kvwise.errors import BugError
@@ -104,6 +107,22 @@ class Shelf:
         return sum(c.itemsize * len(c) for c in columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is known of one block: for people and checkers.
+
+    Attributes:
+        parent: `keys.ROOT` for the first block of a chain.
+        states, locations: of its copies, by tier.
+    """
+
+    key: bytes
+    parent: bytes
+    pins: int
+    states: tuple[State, ...]
+    locations: tuple[int, ...]
+
+
 class Blocks:
     """Every block on every tier. Drops made by an event are collected until `take_drops`."""
 
@@ -134,6 +153,21 @@ class Blocks:
     def pages_of(self, row: int) -> tuple[int, ...]:
         """Arena pages of a block that has them."""
         return self.pages.chain(self.shelves[DRAM].location[row])
+
+    def holdings(self) -> Iterator[Holding]:
+        """Every block."""
+        index, shelves = self.index, self.shelves
+        for row in range(index.capacity):
+            states = tuple(State(shelf.state[row]) for shelf in shelves)
+            if any(states):
+                parent = index.parent[row]
+                yield Holding(
+                    key=index.key(row),
+                    parent=ROOT if parent == NONE else index.key(parent),
+                    pins=index.pins[row],
+                    states=states,
+                    locations=tuple(shelf.location[row] for shelf in shelves),
+                )
 
     # --- changes ---
 
@@ -219,7 +253,7 @@ class Blocks:
         while not evicted and (row := policy.propose()) != NONE:
             if shelf.state[row] != State.READY or shelf.kids[row]:
                 policy.accept()
-            elif index.pins[row] or (index.has_children(row) and not self._elsewhere(tier, row)):
+            elif index.pins[row] or not self._may_leave(tier, row):
                 policy.set_aside()
             else:
                 policy.accept()
@@ -267,8 +301,26 @@ class Blocks:
 
     # --- inner moves ---
 
+    def _may_leave(self, tier: int, row: int) -> bool:
+        """Whether a tier may give up a block that has no child there.
+
+        With the last copy of a block goes what is below it, so that has to be unpinned and on
+        slower tiers only. A failed write leaves such a block behind: those after it were written
+        and it was not. If they held it, it would stay for as long as the slower tier keeps them.
+        """
+        if not self.index.has_children(row) or self._elsewhere(tier, row):
+            return True
+        fast = self.shelves[: tier + 1]
+        return not any(
+            self.index.pins[member] or any(shelf.state[member] for shelf in fast)
+            for member in self.index.subtree(row)[1:]
+        )
+
     def _evict(self, tier: int, row: int) -> None:
         parent = self.index.parent[row]
+        if self.index.has_children(row) and not self._elsewhere(tier, row):
+            for child in self.index.children(row):
+                self.drop(child, Why.EVICTED)
         self._clear(tier, row, Why.EVICTED)
         if all(shelf.state[row] == State.ABSENT for shelf in self.shelves):
             self.index.remove(row)
@@ -310,13 +362,13 @@ class Blocks:
         if parent != NONE:
             shelf.kids[parent] -= 1
             self._offer(tier, parent)
-        self.dropped[f"{shelf.spec.name}|{why.value}"] += 1
         if not stored_bytes:
             return
         if tier == DRAM:
             self.pages.free(self.pages.chain(location))
         elif before is State.STORING:
             return
+        self.dropped[f"{shelf.spec.name}|{why.value}"] += 1
         keys, locations, sizes = self._drops.setdefault((tier, why), ([], [], []))
         keys.append(self.index.key(row))
         locations.append(location)

@@ -8,9 +8,10 @@ commands.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from kvwise.core.blocks import State
+from kvwise.core.blocks import Holding, State
 from kvwise.core.index import NONE
 from kvwise.core.loads import Loads
 from kvwise.core.stores import Stores
@@ -53,6 +54,8 @@ class Brain:
     def handle(self, event: Event) -> list[Command]:
         """Take one event in, and return what is to be done about it, in order.
 
+        What leaves a tier comes first: it makes the room that later commands count on.
+
         Raises:
             BugError: a caller broke the protocol; the state is unchanged by that event.
         """
@@ -79,7 +82,7 @@ class Brain:
                 self._housekeep(event)
         self._stores.drain()
         out, world.out = world.out, []
-        return out + world.blocks.take_drops()
+        return world.blocks.take_drops() + out
 
     def _housekeep(self, event: Event) -> None:
         """The rare events."""
@@ -140,6 +143,10 @@ class Brain:
         """Objects that are queued for a lower tier or being written."""
         queued = sum(len(queue) for queue in self._stores.queues.values())
         return queued + sum(job.left for job in self._stores.jobs.values())
+
+    def holdings(self) -> Iterator[Holding]:
+        """Every block with its pins and the state of its copies."""
+        return self._world.blocks.holdings()
 
     def snapshot(self) -> dict[str, Any]:
         """Counters and levels as plain dictionaries."""

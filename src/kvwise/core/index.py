@@ -162,8 +162,8 @@ class Index:
             AssertionError: they do not.
         """
         assert sum(self._counts) == self.rows == self.capacity - len(self._free)
-        for table in self._shards:
-            for row in table:
+        for table, count in zip(self._shards, self._counts, strict=True):
+            for row in table if count else ():
                 if row == NONE:
                     continue
                 assert self._find(self.hi[row], self.lo[row]) == row

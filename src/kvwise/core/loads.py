@@ -212,15 +212,8 @@ class Loads:
         self, event: Asked, space: Space, layout: Layout, outcome: tuple[_Found, Cut]
     ) -> Decision:
         found, cut = outcome
-        skip = event.local_tokens % layout.chunk_tokens
-        tokens = Counter(
-            {
-                self._world.name(tier): count * layout.chunk_tokens
-                for tier, count in Counter(found.tiers[: cut.chunks]).items()
-            }
-        )
-        if cut.chunks:
-            tokens[self._world.name(found.tiers[0])] -= skip
+        tiers = found.tiers[: cut.chunks]
+        tokens = self._tokens(tiers, layout, event.local_tokens % layout.chunk_tokens)
         decision = Decision(
             now_ns=event.now_ns,
             request=event.request,
@@ -228,8 +221,8 @@ class Loads:
             total_tokens=event.total_tokens,
             local_tokens=event.local_tokens,
             match_tokens=found.match_tokens,
-            load_tokens=cut.chunks * layout.chunk_tokens - skip if cut.chunks else 0,
-            tiers=dict(tokens),
+            load_tokens=sum(tokens.values()),
+            tiers=tokens,
             load_s=cut.load_s,
             recompute_s=cut.recompute_s,
             margin=self._world.config.margin,
@@ -238,6 +231,14 @@ class Loads:
         )
         self._record(event.client, decision)
         return decision
+
+    def _tokens(self, tiers: list[int], layout: Layout, skip_tokens: int) -> dict[str, int]:
+        """Tokens that chunks provide, by tier; the first of them are on the device already."""
+        name = self._world.name
+        tokens = {name(tier): n * layout.chunk_tokens for tier, n in Counter(tiers).items()}
+        if tiers:
+            tokens[name(tiers[0])] -= skip_tokens
+        return tokens
 
     def _record(self, client: int, decision: Decision) -> None:
         self._records.pop((client, decision.request), None)
@@ -326,7 +327,7 @@ class Loads:
         self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
 
     def done(self, job: LoadJob, event: Done) -> None:
-        """One object arrived in the arena."""
+        """One object arrived in the arena. One that was doomed meanwhile will never be READY."""
         world, row = self._world, job.rows[event.item]
         name = world.name(job.tier)
         world.blocks.finish(DRAM, row)
@@ -334,7 +335,7 @@ class Loads:
         pipe = world.costs.tiers[job.tier]
         if pipe is not None and event.elapsed_ns > 0:
             pipe.learn(job.raw_bytes, event.elapsed_ns / 1e9)
-        self._arrived(job, event.item, failed=False)
+        self._arrived(job, event.item, failed=world.blocks.is_doomed(row))
 
     def failed(self, job: LoadJob, event: Failed) -> None:
         """One object did not arrive; whoever waits for it recomputes."""
@@ -380,15 +381,18 @@ class Loads:
             return
         actual_s = event.waited_ns / 1e9
         self._records[lease.client, lease.request] = replace(decision, actual_s=actual_s)
-        share = Counter(lease.tiers)
-        for tier, count in share.items():
-            name, part = world.name(tier), count / len(lease.tiers)
+        _, layout = world.joined(lease.space.digest)
+        tokens = self._tokens(lease.tiers, layout, lease.skip_tokens)
+        loaded = sum(tokens.values())
+        recompute_s = decision.recompute_s * loaded / decision.load_tokens
+        for name, count in tokens.items():
+            part = count / loaded
             if event.failed:
                 tally.seconds_lost[name] += actual_s * part
                 continue
-            gain = (decision.recompute_s - actual_s) * part
+            gain = (recompute_s - actual_s) * part
             (tally.seconds_saved if gain >= 0 else tally.seconds_lost)[name] += abs(gain)
-            tally.hit_tokens[name] += decision.tiers.get(name, 0)
+            tally.hit_tokens[name] += count
         if event.copied_bytes:
             tally.read_bytes["dram"] += event.copied_bytes
             if event.copy_ns > 0:

@@ -274,12 +274,12 @@ class Stores:
         world, row = self._world, job.rows[event.item]
         world.tally.failures[f"{world.name(job.tier)}|{event.kind.value}"] += 1
         shelf = world.blocks.shelves[job.tier]
-        if event.kind is FailureKind.FULL:
-            shelf.free_hint_bytes = 0
         if shelf.state[row] == State.EVICTING:
             world.blocks.resize(job.tier, row, 0)
         else:
             world.blocks.cancel(job.tier, row, Why.FAILED)
+        if event.kind is FailureKind.FULL:
+            shelf.free_hint_bytes = 0  # only now: what was set aside for the block was not there
         self._ended(job, event.item)
 
     def _ended(self, job: StoreJob, item: int) -> None:

@@ -1,0 +1,185 @@
+"""`kvwise sim`: the brain in virtual time, with faults. It shows what `sim/` found out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import kvwise
+from kvwise.cli.explain import print_verdict
+from kvwise.live.events import replay
+from kvwise.sim.report import Summary, failed_seed, tell
+from kvwise.sim.scenario import REQUESTS, draw
+from kvwise.sim.shrink import shrink
+from kvwise.sim.world import AUDIT_EVERY, Outcome, run_seed
+
+EXIT_BROKEN = 1
+SEEDS = 200
+SEEDS_AT_ONCE = 8
+EVENTS_SHOWN = 12
+GIT_S = 5.0
+"""How long git may take to name the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What to run: so many seeds from the first one on, each of one size."""
+
+    seeds: int
+    first: int
+    requests: int
+    audit_every: int
+    jobs: int
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kvwise sim
+  kvwise sim --seeds 5000 --jobs 2
+  kvwise sim --seed 0x2a --requests 200 --audit-every 1
+  kvwise sim --seeds 1000 --json | jq .faults
+  kvwise sim --replay events.kvlog
+"""
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="How many seeds."
+)
+@click.option(
+    "--first", type=click.IntRange(0), default=0, show_default=True, help="The first of them."
+)
+@click.option("--seed", help="Run this one seed only, and tell its failure in full.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 100_000),
+    default=REQUESTS,
+    show_default=True,
+    help="Requests in each scenario; a seed means another scenario when this changes.",
+)
+@click.option(
+    "--audit-every",
+    type=click.IntRange(1),
+    default=AUDIT_EVERY,
+    show_default=True,
+    help="Compare all state after every so many events; each event is checked anyway.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes."
+)
+@click.option(
+    "--replay",
+    "log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Instead, verify the event log of a daemon: same commands again?",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(seed: str | None, log: Path | None, as_json: bool, **sizes: int) -> int:
+    """Run the brain in virtual time, with simulated engines, drives and faults.
+
+    Each seed draws machines, settings, requests and the faults that exist at all, then checks every
+    command the brain gives against an account of its own: right bytes, balanced pins and leases,
+    caps, bounded waits, no suffix without its prefix, equal counters, nothing left at the end.
+
+    The first seed that fails is shrunk to the least that still fails. Exits with 1 on a failure.
+    """
+    if log is not None:
+        verdict, _ = replay(log)
+        print_verdict(verdict, as_json=as_json)
+        return 0 if verdict.equal else EXIT_BROKEN
+    campaign = Campaign(**sizes)
+    if seed is not None:
+        campaign = replace(campaign, first=_number(seed), seeds=1)
+    begin_s = time.perf_counter()
+    summary = Summary()
+    for outcome in _shown(_outcomes(campaign), campaign.seeds):
+        summary.add(outcome)
+    _print(campaign, summary, time.perf_counter() - begin_s, as_json=as_json)
+    return EXIT_BROKEN if summary.failed else 0
+
+
+def _number(text: str) -> int:
+    """A seed, decimal or 0x hexadecimal."""
+    try:
+        return int(text, 0)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a number", param_hint="--seed") from error
+
+
+def _outcomes(campaign: Campaign) -> Iterator[Outcome]:
+    """The outcome of every seed, in order."""
+    one = partial(run_seed, requests=campaign.requests, audit_every=campaign.audit_every)
+    todo = range(campaign.first, campaign.first + campaign.seeds)
+    if campaign.jobs == 1 or len(todo) == 1:
+        yield from map(one, todo)
+        return
+    with ProcessPoolExecutor(campaign.jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, todo, chunksize=SEEDS_AT_ONCE)
+
+
+def _shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+    """The same outcomes, with a bar on stderr while they come."""
+    columns = (
+        TextColumn("seeds"), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[failed]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task, failed = progress.add_task("seeds", total=total, failed=""), 0
+        for outcome in outcomes:
+            failed += outcome.failure is not None
+            progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+            yield outcome
+
+
+def _commit() -> str:
+    """The commit this runs at, or the version where there is no repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=GIT_S, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return f"version {kvwise.__version__}"
+
+
+def _print(campaign: Campaign, summary: Summary, took_s: float, *, as_json: bool) -> None:
+    """Totals, and the first failure as small as it can be made."""
+    commit, rate = _commit(), summary.seeds / took_s
+    if as_json:
+        timing = {"seconds": round(took_s, 3), "seeds_per_s": round(rate, 2)}
+        click.echo(json.dumps({"commit": commit, **summary.to_builtins(), **timing}, indent=2))
+        return
+    click.echo(
+        f"{summary.seeds} seeds in {took_s:.1f} s ({rate:.1f}/s): {summary.events} events, "
+        f"{summary.simulated_s:.0f} s simulated, {summary.done} requests served, "
+        f"{summary.aborted} aborted, {summary.loaded_chunks} chunks loaded and verified"
+    )
+    click.echo(f"faults: {_listed(summary.faults)}")
+    click.echo(f"decisions: {_listed(summary.reasons)}")
+    for outcome in summary.failed:
+        failed = failed_seed(outcome)
+        click.echo(f"FAILED seed {outcome.seed} at commit {commit}: {failed['rule']}")
+    if not summary.failed:
+        click.echo(f"no rule was broken at commit {commit}")
+        return
+    seed = summary.failed[0].seed
+    click.echo(f"again: kvwise sim --seed {seed} --requests {campaign.requests}")
+    shrunk = shrink(draw(seed, campaign.requests), audit_every=campaign.audit_every)
+    click.echo("\n".join(tell(shrunk, events=EVENTS_SHOWN)))
+
+
+def _listed(counts: Counter[str]) -> str:
+    """Names and counts, the most frequent first."""
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"

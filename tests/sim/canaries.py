@@ -1,0 +1,234 @@
+"""Canaries: bugs to plant in the brain, one at a time. A simulator that misses one is broken.
+
+Some of them were real once: the simulator found them, and they must never come back unseen.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kvwise.core.admit import Budget
+from kvwise.core.blocks import Blocks, State
+from kvwise.core.brain import Brain
+from kvwise.core.index import NONE
+from kvwise.core.loads import LoadJob, LoadLease, Loads
+from kvwise.core.stores import StoreJob, Stores
+from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
+from kvwise.errors import FailureKind
+
+Patch = pytest.MonkeyPatch
+
+
+def evict_pinned(patch: Patch) -> None:
+    """Eviction forgets to look at pins."""
+
+    def evict_one(self: Blocks, tier: int) -> bool:
+        shelf = self.shelves[tier]
+        while (row := shelf.policy.propose()) != NONE:
+            shelf.policy.accept()
+            if shelf.state[row] == State.READY and not shelf.kids[row]:
+                pins, self.index.pins[row] = self.index.pins[row], 0
+                self._evict(tier, row)
+                self.index.pins[row] = pins
+                return True
+        return False
+
+    patch.setattr(Blocks, "evict_one", evict_one)
+
+
+def arriving_is_ready(patch: Patch) -> None:
+    """A block that is still being read counts as arrived."""
+
+    def advance(self: Loads, lease: LoadLease) -> None:
+        lease.ready = len(lease.rows)
+        self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
+
+    patch.setattr(Loads, "_advance", advance)
+
+
+def leak_pages(patch: Patch) -> None:
+    """A failed read keeps its pages."""
+
+    def cancel(self: Blocks, tier: int, row: int, why: Why) -> None:
+        pass
+
+    patch.setattr(Blocks, "cancel", cancel)
+
+
+def keep_pin(patch: Patch) -> None:
+    """A failed read keeps the pin of its job."""
+    real = Loads._arrived
+
+    def arrived(self: Loads, job: LoadJob, item: int, *, failed: bool) -> None:
+        if failed:
+            self._world.blocks.pin(job.rows[item])
+        real(self, job, item, failed=failed)
+
+    patch.setattr(Loads, "_arrived", arrived)
+
+
+def prefix_first(patch: Patch) -> None:
+    """Eviction takes a prefix from under its suffix."""
+
+    def evict_one(self: Blocks, tier: int) -> bool:
+        shelf = self.shelves[tier]
+        for row in range(self.index.capacity):
+            if shelf.state[row] == State.READY and not self.index.pins[row]:
+                self._clear(tier, row, Why.EVICTED)
+                return True
+        return False
+
+    patch.setattr(Blocks, "evict_one", evict_one)
+
+
+def keep_corrupt(patch: Patch) -> None:
+    """A corrupt record stays in the index but its space is given back."""
+
+    def lose(self: Blocks, tier: int, row: int, why: Why) -> None:
+        if self.shelves[tier].state[row] == State.READY:
+            self._clear(tier, row, why)
+            self.shelves[tier].state[row] = State.READY
+
+    patch.setattr(Blocks, "lose", lose)
+
+
+def store_lease_expires(patch: Patch) -> None:
+    """Pages of a writer that seems to sleep are taken from it."""
+    real = Brain.handle
+
+    def handle(self: Brain, event: Event) -> list[Command]:
+        if isinstance(event, Tick):
+            for lease in list(self._stores.leases.values()):
+                self._stores._close(lease, 0)
+        return real(self, event)
+
+    patch.setattr(Brain, "handle", handle)
+
+
+def dead_keep_leases(patch: Patch) -> None:
+    """Nobody gives back what a dead client held."""
+
+    def left(self: Loads, client: int) -> None:
+        pass
+
+    patch.setattr(Loads, "left", left)
+
+
+def silent_end(patch: Patch) -> None:
+    """A lease that expires is not told to end: its reader goes on in pages of others."""
+
+    def expire(self: Loads) -> None:
+        for lease in list(self.leases.values()):
+            if lease.expires_ns <= self._world.now_ns:
+                del self.leases[lease.number]
+                self._lease_of.pop((lease.client, lease.request), None)
+                for row in lease.rows:
+                    self._world.blocks.unpin(row)
+
+    patch.setattr(Loads, "expire", expire)
+
+
+def second_record_stays(patch: Patch) -> None:
+    """Of two records of one block that a restart finds, nobody gives the second back."""
+    real = Stores._take_in
+
+    def take_in(self: Stores, tier: int, above: int, record: tuple[bytes, int, int, int]) -> int:
+        row = real(self, tier, above, record)
+        out = self._world.out
+        out[:] = [c for c in out if not (isinstance(c, Drop) and c.why is Why.PRESENT)]
+        return row
+
+    patch.setattr(Stores, "_take_in", take_in)
+
+
+def budget_ignored(patch: Patch) -> None:
+    """Writes are not charged to the drive's budget."""
+
+    def spend(self: Budget, size_bytes: int) -> None:
+        pass
+
+    patch.setattr(Budget, "spend", spend)
+
+
+def drops_come_last(patch: Patch) -> None:
+    """Found by the simulator: a write is commanded before the drop that makes room for it."""
+    real = Brain.handle
+
+    def handle(self: Brain, event: Event) -> list[Command]:
+        commands = real(self, event)
+        return sorted(commands, key=lambda command: isinstance(command, Drop))
+
+    patch.setattr(Brain, "handle", handle)
+
+
+def doomed_never_fails(patch: Patch) -> None:
+    """Found by the simulator: who waits for a block cleared meanwhile waits until its deadline."""
+    real = Loads._arrived
+
+    def done(self: Loads, job: LoadJob, event: Done) -> None:
+        row = job.rows[event.item]
+        self._world.blocks.finish(0, row)
+        self._world.tally.read_bytes[self._world.name(job.tier)] += job.raw_bytes
+        real(self, job, event.item, failed=False)
+
+    patch.setattr(Loads, "done", done)
+
+
+def whole_plan_is_hit(patch: Patch) -> None:
+    """Found by the simulator: an engine that wants less than was promised hits all of it."""
+    real = Loads._account
+
+    def account(self: Loads, lease: LoadLease, event: Released) -> None:
+        real(self, lease, event)
+        decision = self._records.get((lease.client, lease.request))
+        if decision is not None and lease.wanted and not event.failed:
+            for name, tokens in decision.tiers.items():
+                self._world.tally.hit_tokens[name] += tokens
+            for name, tokens in self._tokens(
+                lease.tiers, self._world.joined(lease.space.digest)[1], lease.skip_tokens
+            ).items():
+                self._world.tally.hit_tokens[name] -= tokens
+
+    patch.setattr(Loads, "_account", account)
+
+
+def full_is_forgotten(patch: Patch) -> None:
+    """Found by the simulator: a tier that said it is full is asked again at once."""
+    real = Stores.failed
+
+    def failed(self: Stores, job: StoreJob, event: Failed) -> None:
+        shelf = self._world.blocks.shelves[job.tier]
+        real(self, job, event)
+        if event.kind is FailureKind.FULL:
+            shelf.free_hint_bytes = None
+
+    patch.setattr(Stores, "failed", failed)
+
+
+def hole_stays(patch: Patch) -> None:
+    """Found by the simulator: a block whose write failed is held by those written after it."""
+
+    def may_leave(self: Blocks, tier: int, row: int) -> bool:
+        return not self.index.has_children(row) or self._elsewhere(tier, row)
+
+    patch.setattr(Blocks, "_may_leave", may_leave)
+
+
+CANARIES = (
+    evict_pinned,
+    arriving_is_ready,
+    leak_pages,
+    keep_pin,
+    prefix_first,
+    keep_corrupt,
+    store_lease_expires,
+    dead_keep_leases,
+    silent_end,
+    second_record_stays,
+    budget_ignored,
+    drops_come_last,
+    doomed_never_fails,
+    whole_plan_is_hit,
+    full_is_forgotten,
+    hole_stays,
+)
