@@ -98,10 +98,37 @@ def preempted(rig: Rig) -> dict[str, Any]:
     rig.forget()
     seen["loaded"] = rig.run(prompts, together=True, tokens=200)
     seen["counters"] = rig.counters()
-    (seen["preemptions"],) = (
+    seen["preemptions"] = preemptions(rig)
+    return seen
+
+
+def storm(rig: Rig) -> dict[str, Any]:
+    """Many prompts with common beginnings, too few blocks, and every third load fails."""
+    families = [f"Family {n} of prompts begins like this. " * 6 for n in range(4)]
+    prompts = [
+        families[n % 4][: 150 + 23 * (n % 5)] + f" Number {n} goes on alone. " * (n % 3 + 1)
+        for n in range(16)
+    ]
+    aside: dict[str, object] = {"no_load": True, "no_store": True}
+    seen: dict[str, Any] = {"alone": rig.run(prompts, hints=aside)}
+    for number in range(3):
+        rig.forget()
+        with rig.lost_leases(every=3):
+            seen[f"round {number}"] = rig.run(prompts, together=True)
+    rig.forget()
+    seen["calm"] = rig.run(prompts, together=True)
+    seen["counters"] = rig.counters()
+    seen["preemptions"] = preemptions(rig)
+    seen["status"] = rig.cache.status()
+    return seen
+
+
+def preemptions(rig: Rig) -> int:
+    """How often vLLM has preempted a request."""
+    (count,) = (
         metric.value for metric in rig.llm.get_metrics() if metric.name == "vllm:num_preemptions"
     )
-    return seen
+    return int(count)
 
 
 def aborted(rig: Rig) -> dict[str, Any]:
@@ -219,6 +246,7 @@ SCENARIOS = {
         manners,
         announced,
         preempted,
+        storm,
         aborted,
         failed_policy,
         ranks,

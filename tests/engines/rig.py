@@ -5,7 +5,11 @@ It runs in the engine's own environment, started by `child.py`. It asserts nothi
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -151,28 +155,35 @@ class Rig:
         return get_kv_transfer_group()._worker
 
     @contextmanager
-    def lost_leases(self) -> Iterator[None]:
-        """Every load copies wrong bytes to the device and then finds its lease gone."""
+    def lost_leases(self, *, every: int = 1) -> Iterator[None]:
+        """Every n-th copy to the device brings wrong bytes and finds its leases gone.
+
+        What is lost are the leases that its thread has looked at since its last copy: all that it
+        copied, and perhaps others that were waiting.
+        """
         copier, cache = self.worker._copier, self.worker._cache
         load, progress = copier.load, cache.progress
-        seen: set[int] = set()
+        looked: dict[int, set[int]] = defaultdict(set)
         lost: set[int] = set()
+        turns = itertools.count(1)
 
-        def broken_load(*args: object, **more: object) -> None:
-            """Copy; meanwhile every lease that was looked at is lost."""
-            load(*args, **more)
-            lost.update(seen)
+        def broken_load(plan: Any, *more: object) -> None:
+            """Copy; in its turn, spoil what was copied."""
+            load(plan, *more)
+            leases = looked.pop(threading.get_ident(), set())
+            if next(turns) % every == 0:
+                spoil(plan)
+                lost.update(leases)
 
         def broken_progress(lease: int) -> tuple[int, bool]:
             """As the cache says, until the lease is lost."""
-            seen.add(lease)
+            looked[threading.get_ident()].add(lease)
             ready, failed = progress(lease)
             return ready, failed or lease in lost
 
         copier.load, cache.progress = broken_load, broken_progress
         try:
-            with wrong_bytes(cache):
-                yield
+            yield
         finally:
             copier.load, cache.progress = load, progress
 
@@ -192,6 +203,13 @@ class Rig:
             yield lambda: held.update(held=False)
         finally:
             cache.progress = progress
+
+
+def spoil(plan: Any) -> None:
+    """Flip every bit that a plan has brought to a device in this process."""
+    for address, size in zip(plan.device.tolist(), plan.sizes.tolist(), strict=True):
+        array = np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=np.uint8)
+        np.invert(array, out=array)
 
 
 @contextmanager
