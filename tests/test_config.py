@@ -93,6 +93,7 @@ def test_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ("size", "dram.size"),
         ("plan.timeout", "plan.timeout_s"),
         ("drm.size", "dram.size"),
+        ("dramm", "dram"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(name: str, meant: str) -> None:

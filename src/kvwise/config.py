@@ -171,7 +171,11 @@ class Dram:
 
     size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
     page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
-    hugepages: str = _key("auto", _words("auto", "on", "off"), "huge pages: if any, always, never")
+    hugepages: str = _key(
+        "auto",
+        _words("auto", "on", "off"),
+        "auto: huge pages if any; on: no start without; off: none",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ class Disk:
     io: str = _key(
         "auto",
         _words("auto", "direct", "buffered"),
-        "bypass the page cache: where possible, always or refuse, never",
+        "auto: past the page cache if possible; direct: no start without; buffered: through it",
     )
     threads: int = _key(2, COUNT, "threads that read and write")
     segment: int = _key(256 * MIB, SIZE, "bytes of one segment file")
@@ -208,7 +212,7 @@ class Plan:
     policy: str = _key(
         "auto",
         _words("auto", "load", "recompute"),
-        "load what is faster, whatever is found, nothing",
+        "auto: load what is faster; load: whatever is found; recompute: nothing",
     )
     margin: float = _key(0.1, NUMBER, "a load must be faster than computing by this fraction")
     timeout_s: float = _key(5.0, NUMBER, "seconds after which a load is given up")
@@ -242,7 +246,7 @@ class Client:
     load: str = _key(
         "auto",
         _words("auto", "sync", "async"),
-        "load before the step, beside other steps, or as fits",
+        "sync: load within the step; async: beside other steps; auto: as fits",
     )
     timeout_s: float = _key(0.25, NUMBER, "seconds that an answer of the daemon may take")
 
@@ -350,8 +354,8 @@ def _named(values: Mapping[str, object], source: str) -> dict[str, object]:
 
 
 def _nearest(name: str) -> str:
-    """Which key was probably meant."""
-    found = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.6)
+    """Which key or section was probably meant."""
+    found = difflib.get_close_matches(name, [*_BY_NAME, *_SECTIONS], n=1, cutoff=0.6)
     if not found:
         last = name.rpartition(".")[2]
         found = [key for key in _BY_NAME if key.rpartition(".")[2] == last][:1]

@@ -173,6 +173,21 @@ def test_explain_obeys_no_name(
     assert len(text) < 2000
 
 
+def test_explain_points_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a daemon, it names the options, or the daemon that an engine started for itself."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert cli.run(["explain"]) == 1
+    assert "--url, or an event log with --log" in capsys.readouterr().err
+
+    (tmp_path / "kvwise").mkdir()
+    socket = tmp_path / "kvwise" / "embedded-0123.sock"
+    socket.touch()
+    assert cli.run(["explain"]) == 1
+    assert f"--url {socket}" in capsys.readouterr().err
+
+
 def test_explain_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An event log explains itself without a daemon, and can be verified."""
     log = tmp_path / "log"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvwise import config as configuration
 from kvwise.core.words import Choice, Decision, Why
-from kvwise.errors import ConfigError
+from kvwise.errors import CacheUnavailable, ConfigError
 from kvwise.live.client import Client
 from kvwise.live.clock import now_ns
 from kvwise.live.events import Verdict, replay
@@ -92,12 +92,24 @@ def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json
 
 def _ask(url: str, limit: int) -> tuple[list[Decision], int]:
     """The last decisions of a daemon, and what its clock says."""
-    client = Client(url, f"explain-{os.getpid()}", timeout_s=TIMEOUT_S)
+    try:
+        client = Client(url, f"explain-{os.getpid()}", timeout_s=TIMEOUT_S)
+    except CacheUnavailable as error:
+        error.add_note(_elsewhere())
+        raise
     try:
         decisions = client.explain(limit)
         return decisions, now_ns()
     finally:
         client.close()
+
+
+def _elsewhere() -> str:
+    """Where else decisions may be found."""
+    sockets = sorted(configuration.runtime_directory().glob("embedded-*.sock"))
+    if sockets:
+        return f"an engine's own daemon is explained with --url {sockets[0]}"
+    return "name the daemon's socket with --url, or an event log with --log"
 
 
 def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
