@@ -172,9 +172,7 @@ class Dram:
     size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
     page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
     hugepages: str = _key(
-        "auto",
-        _words("auto", "on", "off"),
-        "auto: huge pages if any; on: no start without; off: none",
+        "auto", _words("auto", "on", "off"), "auto: if any; on: required; off: no"
     )
 
 
