@@ -171,9 +171,7 @@ class Dram:
 
     size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
     page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
-    hugepages: str = _key(
-        "auto", _words("auto", "on", "off"), "auto: if any; on: required; off: no"
-    )
+    hugepages: str = _key("auto", _words("auto", "on", "off"), "auto: if any; on: must; off: never")
 
 
 @dataclass(frozen=True, slots=True)
