@@ -350,3 +350,21 @@ def test_an_object_larger_than_the_arena_is_refused() -> None:
     """A namespace whose objects can never be held is refused when it is joined."""
     with pytest.raises(BugError, match="exceeds the arena"):
         Brain(config(pages=1)).handle(Joined(0, 1, SPACE))
+
+
+def test_reads_are_priced_as_a_whole() -> None:
+    """A plan expects what reads of many objects really took, not what one object's share was."""
+    made = brain(disk_objects=200)
+    finish(made, store(made))
+    now_ns = SECOND
+    for turn in range(6):
+        evict_dram(made, seed=100 * turn + 5)
+        planned = ask(made, name=f"turn {turn}", now_ns=now_ns)
+        load = pick(made.handle(Wanted(now_ns, 1, planned.lease, 8)), Load)
+        for item in range(8):
+            now_ns += 1_000_000
+            made.handle(Done(now_ns, load.job, item, elapsed_ns=10))
+        made.handle(Released(now_ns, 1, planned.lease, 49152, 1000, 8_000_000))
+    evict_dram(made, seed=5000)
+    expected = ask(made, name="last", now_ns=now_ns).decision.load_s
+    assert expected == pytest.approx(8e-3, rel=0.1)

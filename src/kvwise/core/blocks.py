@@ -176,12 +176,6 @@ class Blocks:
         self._clock += 1
         return self._clock
 
-    def touch(self, rows: list[int]) -> None:
-        """These blocks were just used."""
-        now, stamp = self.tick(), self.index.stamp
-        for row in rows:
-            stamp[row] = now
-
     def pin(self, row: int) -> None:
         """Keep the bytes of a block until `unpin`."""
         self.index.pins[row] += 1

@@ -116,19 +116,6 @@ class Index:
             found.extend(self.children(member))
         return found
 
-    def match(self, keys: bytes, first: int, last: int) -> list[int]:
-        """Rows of keys `first` up to (not including) `last`, cut at the first that is absent.
-
-        A chain is present from its root on, so a binary search finds its length; rows are then read
-        one by one only from `first` on.
-        """
-        here, find, unpack = first, self._find, _KEY.unpack_from
-        rows = []
-        while here < last and (row := find(*unpack(keys, here * _KEY.size))) != NONE:
-            rows.append(row)
-            here += 1
-        return rows
-
     def length(self, keys: bytes, last: int) -> int:
         """How many of the first `last` keys are present, by galloping then binary search."""
         find, unpack, size = self._find, _KEY.unpack_from, _KEY.size

@@ -56,13 +56,22 @@ class LoadLease:
 
 @dataclass(slots=True)
 class LoadJob:
-    """A `Load` command under way. It pins its rows, apart from any lease; NONE once ended."""
+    """A `Load` command under way. It pins its rows, apart from any lease; NONE once ended.
+
+    Attributes:
+        started_ns: when it was commanded.
+        ahead_bytes: what the tier had still to read before it.
+        whole: whether every object so far arrived.
+    """
 
     number: int
     tier: int
     rows: list[int]
     raw_bytes: int
     left: int
+    started_ns: int
+    ahead_bytes: int
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +311,15 @@ class Loads:
     def _read(self, lease: LoadLease, tier: int, rows: list[int]) -> None:
         world, shelf = self._world, self._world.blocks.shelves[tier]
         index = world.blocks.index
-        job = LoadJob(world.number(), tier, rows, lease.space.raw_bytes, len(rows))
+        job = LoadJob(
+            number=world.number(),
+            tier=tier,
+            rows=rows,
+            raw_bytes=lease.space.raw_bytes,
+            left=len(rows),
+            started_ns=world.now_ns,
+            ahead_bytes=world.costs.queued_bytes[tier],
+        )
         self.jobs[job.number] = job
         world.costs.queued_bytes[tier] += len(rows) * job.raw_bytes
         items = tuple(
@@ -332,9 +349,6 @@ class Loads:
         name = world.name(job.tier)
         world.blocks.finish(DRAM, row)
         world.tally.read_bytes[name] += job.raw_bytes
-        pipe = world.costs.tiers[job.tier]
-        if pipe is not None and event.elapsed_ns > 0:
-            pipe.learn(job.raw_bytes, event.elapsed_ns / 1e9)
         self._arrived(job, event.item, failed=world.blocks.is_doomed(row))
 
     def failed(self, job: LoadJob, event: Failed) -> None:
@@ -352,14 +366,27 @@ class Loads:
         row, job.rows[item] = job.rows[item], NONE
         world.costs.queued_bytes[job.tier] -= job.raw_bytes
         job.left -= 1
+        job.whole &= not failed
         if not job.left:
             del self.jobs[job.number]
+            self._learn(job)
         for number in self._waiting.pop(row, []):
             lease = self.leases.get(number)
             if lease is not None:
                 lease.failed |= failed
                 self._advance(lease)
         world.blocks.unpin(row)
+
+    def _learn(self, job: LoadJob) -> None:
+        """A read is over: that is how long so many bytes take on this tier.
+
+        The whole read counts, from its command on, together with what it had to wait for: that is
+        what the next plan has to know, whether the tier reads objects one by one or side by side.
+        """
+        pipe = self._world.costs.tiers[job.tier]
+        seconds = (self._world.now_ns - job.started_ns) / 1e9
+        if pipe is not None and job.whole and seconds > 0:
+            pipe.learn(len(job.rows) * job.raw_bytes + job.ahead_bytes, seconds)
 
     # --- ends ---
 
