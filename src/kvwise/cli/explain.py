@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +22,7 @@ from kvwise.units import NS_PER_S, format_seconds
 
 TIMEOUT_S = 5.0
 LIMIT_MAX = 1_000_000
-REQUEST_CHARS_MAX = 72  # three lines of its column
+REQUEST_CHARS_MAX = 72
 EXIT_DIFFERS = 1
 
 REASONS = {
@@ -67,7 +66,7 @@ def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json
     """Show why recent requests were loaded or recomputed.
 
     Times are estimates at the moment of the decision, of the load considered best and of computing
-    the same tokens instead; a load has to win by a margin. "took" is what was measured.
+    the same tokens instead; a load has to win by a margin. What a load took was measured.
     """
     if verify and log is None:
         raise ConfigError("--replay needs an event log; hint: add --log FILE")
@@ -126,46 +125,47 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
 
 
 def _table(decisions: list[Decision], at_ns: int) -> Table:
-    """Decisions, newest last, narrow enough for a terminal of 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("request", overflow="fold", max_width=24)
-    table.add_column("prompt", justify="right", no_wrap=True)
-    table.add_column("found", justify="right", no_wrap=True)
-    table.add_column("decision")
-    table.add_column("load / compute", justify="right", no_wrap=True)
-    table.add_column("took", justify="right", no_wrap=True)
+    """Decisions, newest last: their age, and what happened in as many lines as it needs."""
+    table = Table.grid(padding=(0, 2, 1, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     for decision in decisions:
-        table.add_row(*_row(decision, at_ns))
-    margins = sorted({decision.margin for decision in decisions})
-    table.caption = (
-        "prompt and found in tokens, device + cache; estimates for the tokens to load; a load must "
-        "win by " + " or ".join(f"{margin:.0%}" for margin in margins)
-    )
-    table.caption_justify = "left"
+        table.add_row(_age(at_ns - decision.now_ns), Text("\n".join(_lines(decision))))
     return table
 
 
-def _row(decision: Decision, at_ns: int) -> tuple[str | Text, ...]:
-    """One decision in words."""
+def _age(passed_ns: int) -> str:
+    """How long ago, in the unit that a person would use."""
+    seconds = max(0, passed_ns) // NS_PER_S
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def _lines(decision: Decision) -> list[str]:
+    """One decision in words: the request, the choice, and its price."""
     sources = " and ".join(f"{tokens} from {tier}" for tier, tokens in decision.tiers.items())
     what = {
         Choice.LOAD: f"load {sources}",
         Choice.LOAD_PART: f"load {sources} only",
         Choice.RECOMPUTE: "compute",
     }[decision.choice]
-    compared = decision.load_s > 0 or decision.recompute_s > 0
-    times = f"{format_seconds(decision.load_s)} / {format_seconds(decision.recompute_s)}"
-    cached = decision.match_tokens - decision.local_tokens
-    return (
-        format_seconds(max(0, at_ns - decision.now_ns) / NS_PER_S),
-        Text(_printable(decision.request)),
-        str(decision.total_tokens),
-        f"{decision.local_tokens} + {max(0, cached)}",
+    cached = max(0, decision.match_tokens - decision.local_tokens)
+    lines = [
+        _printable(decision.request),
+        f"{decision.total_tokens} tokens: {decision.local_tokens} on the device, {cached} cached",
         f"{what}: {REASONS.get(decision.why, decision.why.value)}",
-        times if compared else "-",
-        format_seconds(decision.actual_s) if decision.actual_s else "-",
-    )
+    ]
+    if decision.load_s > 0 or decision.recompute_s > 0:
+        lines.append(
+            f"expected {format_seconds(decision.load_s)} to load, "
+            f"{format_seconds(decision.recompute_s)} to compute the same; "
+            f"a load must win by {decision.margin:.0%}"
+        )
+    if decision.actual_s:
+        lines.append(f"the load took {format_seconds(decision.actual_s)}")
+    return lines
 
 
 def _printable(name: str) -> str:
