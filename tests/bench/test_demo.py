@@ -17,6 +17,7 @@ from kvwise.bench.places import SetupError, finished
 from kvwise.bench.provision import ENGINE_ENV, engine_folder, model_folder
 from kvwise.bench.result import Report
 from kvwise.cli import demo as verb
+from kvwise.live.events import Verdict
 from tests.bench import runs
 from tests.bench.fakes import Notes
 
@@ -103,6 +104,18 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory"].endswith("GiB")
     assert facts["filesystem"] != "unknown"
+
+
+def test_a_divergence_is_cut_to_a_readable_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event holds kilobytes of keys; the report names the command that shows them."""
+    verdict = Verdict(False, 7, complete=True, divergence="x" * 9000, version="0.1.0")
+    monkeypatch.setattr(demo, "replay", lambda _: (verdict, None))
+    replayed = demo._replayed(tmp_path / "events-1.kvlog")
+
+    assert len(replayed.divergence) < 500
+    assert f"kvwise explain --log {tmp_path / 'events-1.kvlog'} --replay" in replayed.divergence
 
 
 @pytest.mark.engine

@@ -45,6 +45,7 @@ DISK_MIN_FREE_BYTES = 4 * GIB
 """What the daemon leaves free on a filesystem unless told otherwise."""
 
 _DISK_PREFIX = "demo-disk-"
+_DIVERGENCE_CHARS_MAX = 200
 _TALK_BYTES = 64 * MIB
 _SPARE_TALKS = 4
 _WRITTEN_DEADLINE_S = 120
@@ -296,4 +297,8 @@ def _wait_for_return(run: _Run, engine: Engine, daemon: Daemon, talk: Talk) -> N
 def _replayed(path: Path) -> Replay:
     """Feed an event log to a fresh brain."""
     verdict, _ = replay(path)
-    return Replay(path.name, verdict.equal, verdict.events, verdict.divergence)
+    divergence = verdict.divergence
+    if len(divergence) > _DIVERGENCE_CHARS_MAX:
+        whole = f"kvwise explain --log {path} --replay"
+        divergence = f"{divergence[:_DIVERGENCE_CHARS_MAX]}... (the whole: {whole})"
+    return Replay(path.name, verdict.equal, verdict.events, divergence)

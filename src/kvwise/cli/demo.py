@@ -87,7 +87,7 @@ def _show(report: Report, out: Path, console: Console) -> None:
         measured = f"{goal.measured:g}, goal {goal.target:g}"
         console.print(f"{mark}: {goal.text}: {measured}", highlight=False)
     for problem in report.problems:
-        console.print(f"[yellow]problem[/yellow]: {problem}", highlight=False)
+        console.print(f"[yellow]problem[/yellow]: {escape(problem)}", highlight=False)
     files = f"{out / 'report.html'}, {out / 'report.json'}"
     console.print(f"report: {escape(files)}", highlight=False, soft_wrap=True)
 
