@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 BARRIER_S = 5.0
 """How long a step waits for copies out of blocks that it may overwrite; late ones are discarded."""
 
+IDLE_S = 0.001
+"""How long a step that computes nothing waits for a load: an engine that spins slows the copy."""
+
 STUCK_S = 120.0
 """A copy into blocks that the model reads and that does not end in this time is a broken device."""
 
@@ -155,6 +158,9 @@ class WorkerSide:
                 self._moving.wait_stores([order.lease for order in orders.stores], BARRIER_S)
         self._blocked_since(begin)
         self._end_layered()
+        under_way = [load for _, load in self._beside.values() if load is not None]
+        if under_way and not orders.timed:
+            under_way[0].ended.wait(IDLE_S)
 
     def take_results(self) -> tuple[set[str], set[str]]:
         """(requests whose load beside the engine ended, those of them whose load failed)."""
