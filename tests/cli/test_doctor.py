@@ -16,7 +16,8 @@ import pytest
 
 from kvwise import cli, config
 from kvwise.cli import checks, disk_checks, engine_checks
-from kvwise.cli.checks import Case, Finding, Grade, Host
+from kvwise.cli.checks import Case, Finding, Grade
+from kvwise.host import Host, control_group_limits
 from kvwise.units import GIB, KIB, MIB
 
 MEMINFO = """MemTotal:       {total} kB
@@ -157,7 +158,7 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
         "/sys/fs/cgroup/memory.max": "max",
     }
 
-    assert list(checks.control_group_limits(host(tmp_path, files))) == []
+    assert list(control_group_limits(host(tmp_path, files))) == []
 
 
 @pytest.mark.parametrize(

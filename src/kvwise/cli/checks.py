@@ -12,21 +12,20 @@ import resource
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from kvwise.config import Config, split_address
-from kvwise.units import GIB, KIB, MIB, format_size
+from kvwise.host import Host, control_group_limits, meminfo
+from kvwise.units import GIB, MIB, format_size
 
 PYTHON_MIN = (3, 11)
 OPEN_FILES_SPARE = 256
 """Descriptors for connections, the arena, logs and libraries, beside segment files."""
 SHM_BYTES_WANTED = GIB
 """vLLM's tensor-parallel workers pass messages there; a container's 64 MiB are too few."""
-UNLIMITED_BYTES = 1 << 60
-"""Version 1 control groups write "no limit" as a number near 2**63."""
 
 
 class Grade(Enum):
@@ -52,20 +51,6 @@ class Finding:
     grade: Grade
     seen: str
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine as its files show it; `root` is another folder only in tests."""
-
-    root: Path = Path("/")
-
-    def read(self, path: str) -> str:
-        """The text of a file, or nothing when it cannot be read."""
-        try:
-            return (self.root / path.lstrip("/")).read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +122,6 @@ def check_memory(case: Case) -> Finding:
         advice = "lower dram.size or stop something: a full arena would push this host into swap"
         return Finding("memory", Grade.WARN, seen, advice)
     return Finding("memory", Grade.OK, seen)
-
-
-def meminfo(host: Host, name: str) -> int:
-    """One line of /proc/meminfo in bytes, 0 when it is not there."""
-    for line in host.read("/proc/meminfo").splitlines():
-        label, _, value = line.partition(":")
-        if label == name:
-            return int(value.split()[0]) * (KIB if value.endswith("kB") else 1)
-    return 0
-
-
-def control_group_limits(host: Host) -> Iterator[int]:
-    """Memory limits of this process's control groups and their parents, both versions."""
-    for line in host.read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
-        file = "memory.limit_in_bytes" if controllers else "memory.max"
-        for group in (Path(path), *Path(path).parents):
-            text = host.read(f"{base}/{str(group).strip('/')}/{file}")
-            if text.isdigit() and int(text) < UNLIMITED_BYTES:
-                yield int(text)
 
 
 def check_huge_pages(case: Case) -> Finding:

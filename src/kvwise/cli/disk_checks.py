@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvwise.cli.checks import Case, Finding, Grade, Host
+from kvwise.cli.checks import Case, Finding, Grade
 from kvwise.errors import ConfigError
+from kvwise.host import Host
 from kvwise.tiers.directio import Io, probe
 from kvwise.units import format_size
 

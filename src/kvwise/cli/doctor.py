@@ -20,6 +20,7 @@ from kvwise.cli.disk_checks import check_disk
 from kvwise.cli.engine_checks import check_engine, check_gpu
 
 COLOURS = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+FLAGS = {"dram.size": "--dram", "disk.paths": "--disk", "disk.size": "--disk-size"}
 EPILOG = """\b
 Examples:
   kvwise doctor
@@ -65,7 +66,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     """
     given = {"dram.size": dram, "disk.paths": disk or None, "disk.size": disk_size}
     overrides = {name: value for name, value in given.items() if value is not None}
-    case = Case(config.load(file, overrides), engine_python=engine_python)
+    case = Case(config.load(file, overrides, flags=FLAGS), engine_python=engine_python)
     findings = list(examine(case))
     if as_json:
         click.echo(msgspec.json.encode(report(findings)))

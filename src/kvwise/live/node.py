@@ -17,11 +17,12 @@ from typing import Any
 import kvwise
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES
-from kvwise.config import Config, check_host
+from kvwise.config import Config
 from kvwise.core.brain import Brain
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
+from kvwise.host import check_host
 from kvwise.live.clock import now_ns
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
