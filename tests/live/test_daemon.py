@@ -402,6 +402,28 @@ def test_a_successors_socket_is_left_alone(
     successor.close()
 
 
+def test_a_removed_cache_directory_is_a_few_lines(
+    config: Config, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Whoever removes the directory under a daemon learns it, and not once for each record."""
+    with thread_daemon(config):
+        client = client_of(config)
+        for seed in range(40):
+            put(client, SPACE, prompt(seed, 4), payloads(prompt(seed, 4)))
+        assert client.flush(10)
+        shutil.rmtree(tmp_path / "disk")
+
+        found = [len(get(client, SPACE, prompt(seed, 4))) for seed in range(40)]
+
+        assert found[0] == 0
+        assert found[-1] == 4
+        put(client, SPACE, prompt(1, 4), payloads(prompt(1, 4)))
+        assert get(client, SPACE, prompt(1, 4)) == payloads(prompt(1, 4))
+        client.close()
+    assert "is given up until the next start" in caplog.text
+    assert len(caplog.messages) < 10
+
+
 def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
     """Something that is no socket is somebody's; the daemon refuses instead of deleting it."""
     path = Path(config.socket_path)
