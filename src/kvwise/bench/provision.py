@@ -71,6 +71,7 @@ def ensure_engine(progress: Progress) -> Path:
         return Path(chosen)
     folder = engine_folder()
     if not finished(folder):
+        progress.note(f"installs vLLM for the CPU, about 2.5 GiB under {cache_root()}, once")
         fill_once(folder, ENGINE_BYTES, progress, lambda place: _install_engine(place, progress))
         progress.done(f"installed the engine in {folder}")
     return folder / "bin" / "python"
@@ -100,6 +101,7 @@ def ensure_smollm2(engine_python: Path, progress: Progress) -> Path:
     """
     folder = model_folder()
     if not finished(folder):
+        progress.note(f"fetches SmolLM2-135M-Instruct, about 260 MiB under {cache_root()}, once")
         fill_once(
             folder, MODEL_BYTES, progress, lambda place: _make_model(place, engine_python, progress)
         )
