@@ -44,7 +44,7 @@ class Finding:
         name: what was looked at.
         grade: how good it is.
         seen: what is there, in words and numbers.
-        advice: what to do; empty when nothing needs doing.
+        advice: what to do, commands between backticks; empty when nothing needs doing.
     """
 
     name: str
@@ -138,8 +138,8 @@ def check_huge_pages(case: Case) -> Finding:
     if reachable:
         return Finding("huge pages", Grade.OK, seen)
     advice = (
-        "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, "
-        f"or sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}"
+        "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`, "
+        f"or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"
     )
     if wanted == "on":
         return Finding("huge pages", Grade.FAIL, seen, f"{advice}; or set dram.hugepages = auto")
@@ -161,7 +161,9 @@ def check_open_files(case: Case) -> Finding:
     seen = f"limit {soft}, at most {needed} needed"
     if soft != resource.RLIM_INFINITY and soft < needed:
         grade = Grade.FAIL if hard != resource.RLIM_INFINITY and hard < needed else Grade.WARN
-        advice = f"ulimit -n {needed}, LimitNOFILE={needed} for a service, or raise disk.segment"
+        advice = (
+            f"`ulimit -n {needed}`, `LimitNOFILE={needed}` for a service, or raise disk.segment"
+        )
         return Finding("open files", grade, seen, advice)
     return Finding("open files", Grade.OK, seen)
 
@@ -177,7 +179,7 @@ def check_shared_memory(case: Case) -> Finding:
     size = found.f_frsize * found.f_blocks
     seen = f"/dev/shm has {format_size(size)}; the engine's, kvwise uses none"  # noqa: S108
     if size < SHM_BYTES_WANTED:
-        advice = "for tensor parallelism give the container more: --shm-size=1g or --ipc=host"
+        advice = "for tensor parallelism give the container more: `--shm-size=1g` or `--ipc=host`"
         return Finding("shared memory", Grade.WARN, seen, advice)
     return Finding("shared memory", Grade.OK, seen)
 
@@ -193,7 +195,7 @@ def check_socket(case: Case) -> Finding:
         advice = "set serve.socket to a path in a directory of your own"
         return Finding("socket", Grade.FAIL, f"{folder} cannot be written", advice)
     if folder == path.parent and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        advice = f"chmod 700 {folder}, or set serve.socket to a path in a directory of your own"
+        advice = f"`chmod 700 {folder}`, or set serve.socket to a path in a directory of your own"
         return Finding("socket", Grade.WARN, f"{folder} can be written by other users", advice)
     return Finding("socket", Grade.OK, f"{path}: free, no daemon is running")
 
