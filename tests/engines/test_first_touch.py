@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kvwise.engines.copying import CopyPlan
-from kvwise.engines.host_copy import GRANULE_BYTES, HostCopier
+from kvwise.engines.first_touch import GRANULE_BYTES
+from kvwise.engines.host_copy import HostCopier
 from kvwise.tiers.dram import Arena, ArenaShape
 from kvwise.units import KIB, MIB
 
