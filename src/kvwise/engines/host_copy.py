@@ -32,9 +32,8 @@ class HostCopier:
     nothing to mark.
     """
 
-    def __init__(self) -> None:
-        """Knows no arena yet."""
-        self._touch = FirstTouch()
+    _touch = FirstTouch()
+    """Knows no arena before `pin`."""
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Remember where the arena is; its memory is mapped as it comes into use."""
