@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from click.testing import CliRunner
 from kvwise.bench import engine_rig, machine
 from kvwise.bench.chat import Message
 from kvwise.bench.engine_bench import EngineBenchOptions, run_engine_bench
+from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
-from kvwise.bench.engine_tax import burst_columns, ttft_columns
+from kvwise.bench.engine_tax import burst_columns, request_columns
 from kvwise.bench.places import SetupError, finished
 from kvwise.bench.provision import ENGINE_ENV, engine_folder, model_folder
 from kvwise.bench.rows import Rows
@@ -80,10 +82,11 @@ def test_unrest_is_the_middle_half_over_the_median() -> None:
 
 def test_a_row_says_which_way_its_ratios_go() -> None:
     """Slower first tokens give more than one, fewer tokens a second less than one."""
-    slow, quick = [Timed(202.0, 404.0, 0)] * 3, [Timed(200.0, 400.0, 0)] * 3
-    row = ttft_columns(slow, quick) | burst_columns([Burst(99.0, 0)], [Burst(100.0, 0)])
+    slow, quick = [Timed(202.0, 404.0, 303.0, 0)] * 3, [Timed(200.0, 400.0, 300.0, 0)] * 3
+    row = request_columns(slow, quick) | burst_columns([Burst(99.0, 0)], [Burst(100.0, 0)])
 
-    assert (row["ttft_ratio"], row["request_ratio"], row["n"]) == (1.01, 1.01, 3)
+    assert (row["ttft_ratio"], row["request_ratio"], row["cpu_ratio"]) == (1.01, 1.01, 1.01)
+    assert row["n"] == 3
     assert (row["throughput_ratio"], row["n_bursts"]) == (0.99, 1)
     assert row["ttft_ms"] == {"median": 202.0, "low": 202.0, "high": 202.0}
     assert row["base_tokens_per_s"]["median"] == 100.0
@@ -127,7 +130,7 @@ def test_a_burst_counts_all_tokens_and_names_every_request() -> None:
     """Engine and cache find each of them under a name of its own."""
     engine = FakeEngine([said("a", 1), said("b", 2), used(30, 16), "[DONE]"])
     with serving(engine) as served:
-        load = Load(served.port, answer_tokens=2)
+        load = Load(served.port, answer_tokens=2, meter=Meter([]))
         prompt = [{"role": "user", "content": "hello"}]
         begin_s = time.perf_counter()
         burst = load.burst([prompt] * 5, at_a_time=2)
@@ -140,6 +143,39 @@ def test_a_burst_counts_all_tokens_and_names_every_request() -> None:
     assert burst.tokens_per_s >= 5 * (30 + 2) / seconds
     assert 0 < timed.ttft_ms <= timed.request_ms
     assert timed.cached_tokens == 16
+    assert timed.cpu_ms == 0
+
+
+def test_processor_time_is_that_of_all_threads() -> None:
+    """One that works on another thread counts, one that sleeps does not."""
+    meter = Meter([os.getpid()])
+    begin_ns = meter.read_ns()
+    time.sleep(0.2)
+    asleep_ns = meter.read_ns() - begin_ns
+    worked = threading.Event()
+
+    def work() -> None:
+        used_ns = time.thread_time_ns()
+        while time.thread_time_ns() < used_ns + 200_000_000:
+            pass
+        worked.set()
+        ended.wait(20)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    worked.wait(20)
+    busy_ns = meter.read_ns() - begin_ns - asleep_ns
+    ended.set()
+    thread.join()
+
+    assert asleep_ns < 200_000_000 <= busy_ns
+
+
+def test_an_engine_without_workers_is_an_error() -> None:
+    """A ratio of nothing to nothing would be no ratio."""
+    with pytest.raises(SetupError, match="no process called VLLM::Worker"):
+        Meter.of_workers(os.getsid(0))
 
 
 # --- command line ---
@@ -173,8 +209,8 @@ def test_engines_are_left_a_core() -> None:
 
 def _row(path: str) -> dict[str, object]:
     """A row as a run makes it."""
-    timed, bursts = [Timed(2020.0, 2200.0, 0)] * 3, [Burst(900.0, 0)] * 2
-    return {"path": path, **ttft_columns(timed, timed), **burst_columns(bursts, bursts)}
+    timed, bursts = [Timed(2020.0, 2200.0, 2100.0, 0)] * 3, [Burst(900.0, 0)] * 2
+    return {"path": path, **request_columns(timed, timed), **burst_columns(bursts, bursts)}
 
 
 @pytest.mark.parametrize("arguments", [["--json"], []])

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvwise.bench import chat, machine
+from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_hits import hits
 from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_prompts import Prompts
@@ -107,7 +108,10 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         hits=options.hits,
         seed=options.seed,
     )
-    bare, cached = (Load(engine.port, ANSWER_TOKENS) for engine in (rig.bare, rig.cached))
+    bare, cached = (
+        Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
+        for engine in (rig.bare, rig.cached)
+    )
     prompts = Prompts(
         lambda messages: chat.count_tokens(bare.port, messages),
         options.prompt_tokens,

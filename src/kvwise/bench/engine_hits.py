@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kvwise.bench.engine_load import Burst, Conversation, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_rig import Rig
-from kvwise.bench.engine_tax import Plan, burst_columns, ttft_columns
+from kvwise.bench.engine_tax import Plan, burst_columns, request_columns
 from kvwise.bench.rows import Row
 from kvwise.errors import EngineError
 
@@ -46,7 +46,7 @@ class _Found:
         return {
             "path": path,
             "against": "the engine's own prefix cache",
-            **ttft_columns(self.hits, self.device),
+            **request_columns(self.hits, self.device),
             **burst_columns(self.bursts, self.device_bursts),
             "prompt_tokens": prompts.tokens,
             "cached_tokens": min(one.cached_tokens for one in self.hits),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kvwise.bench import chat
 from kvwise.bench.chat import Answer, Message, Question
+from kvwise.bench.engine_cpu import Meter
 
 Conversation = list[Message]
 
@@ -23,11 +24,13 @@ class Timed:
     Attributes:
         ttft_ms: from sending it until its first token was here.
         request_ms: until its last token was here.
+        cpu_ms: processor time of the engine's workers meanwhile.
         cached_tokens: tokens of its prompt that the engine did not compute.
     """
 
     ttft_ms: float
     request_ms: float
+    cpu_ms: float
     cached_tokens: int
 
 
@@ -47,9 +50,10 @@ class Burst:
 class Load:
     """Sends requests to one engine, each under a name that no other has."""
 
-    def __init__(self, port: int, answer_tokens: int) -> None:
+    def __init__(self, port: int, answer_tokens: int, meter: Meter) -> None:
         self.port = port
         self._answer_tokens = answer_tokens
+        self._meter = meter
         self._sent = 0
 
     def one(self, prompt: Conversation) -> Timed:
@@ -58,10 +62,11 @@ class Load:
         Raises:
             EngineError: the engine refused or fell silent.
         """
-        begin_s = time.perf_counter()
+        begin_cpu_ns, begin_s = self._meter.read_ns(), time.perf_counter()
         answer = self._ask(prompt)
         request_ms = (time.perf_counter() - begin_s) * 1000
-        return Timed(answer.ttft_s * 1000, request_ms, answer.cached_tokens)
+        cpu_ms = (self._meter.read_ns() - begin_cpu_ns) / 1e6
+        return Timed(answer.ttft_s * 1000, request_ms, cpu_ms, answer.cached_tokens)
 
     def burst(self, prompts: Sequence[Conversation], at_a_time: int) -> Burst:
         """Ask all, so many at a time.

@@ -82,7 +82,7 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
     return {
         "path": "cold_tax",
         "against": "the engine without kvwise",
-        **ttft_columns(with_.requests, without.requests),
+        **request_columns(with_.requests, without.requests),
         **burst_columns(with_.bursts, without.bursts),
         "prompt_tokens": prompts.tokens,
         "daemon_cpu_ms_per_request": round(1000 * cpu_s / (blocks * (PER_BLOCK + 1)), 1),
@@ -91,10 +91,10 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
     }
 
 
-def ttft_columns(over: list[Timed], under: list[Timed]) -> Row:
-    """Times to the first token and of whole requests: `over` against `under`."""
+def request_columns(over: list[Timed], under: list[Timed]) -> Row:
+    """Times to the first token, of whole requests and of processors: `over` against `under`."""
     row: Row = {}
-    for name in ("ttft", "request"):
+    for name in ("ttft", "request", "cpu"):
         mine = [getattr(one, f"{name}_ms") for one in over]
         base = [getattr(one, f"{name}_ms") for one in under]
         found = ratio(mine, base)

@@ -83,6 +83,11 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def session(self) -> int:
+        """Id of the session that all its processes are in."""
+        return self._child.pid
+
     def forget(self) -> None:
         """Empty the engine's own prefix cache; what kvwise holds stays."""
         chat.forget(self.port)
