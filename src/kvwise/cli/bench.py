@@ -12,6 +12,7 @@ from kvwise.errors import ConfigError
 
 BENCHES: Final[dict[str, str]] = {
     "soak": "A daemon under abuse, for minutes or days: wrong bytes, leaks, pins.",
+    "engine": "what kvwise costs cold requests on a real engine, and what its hits bring",
 }
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 

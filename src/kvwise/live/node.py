@@ -102,7 +102,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier)
             self.pump.start()
-            undo.callback(Warmer(self.arena).close)
+            undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
     def close(self, flush_s: float) -> bool:
