@@ -13,6 +13,7 @@ from kvwise.errors import ConfigError
 BENCHES: Final[dict[str, str]] = {
     "soak": "A daemon under abuse, for minutes or days: wrong bytes, leaks, pins.",
     "engine": "what kvwise costs cold requests on a real engine, and what its hits bring",
+    "peers": "kvwise beside LMCache, Mooncake Store and NIXL on this machine.",
 }
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
