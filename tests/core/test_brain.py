@@ -256,6 +256,21 @@ def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     assert ask(made).load_tokens == 4 * CHUNK
 
 
+def test_recovery_beyond_the_bound_on_namespaces_gives_space_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of one namespace too many are dropped; those of a namespace that is known stay."""
+    monkeypatch.setattr("kvwise.core.world.SPACES_MAX", 1)
+    made, other = brain(), b"o" * 16
+    record = (KEYS[:16], ROOT, (1,), (12288,), LAYOUT.object_bytes)
+    dropped = made.handle(Recovered(1, 1, other, *record))
+    kept = made.handle(Recovered(1, 1, SPACE.digest, *record))
+
+    assert [c.locations for c in dropped if isinstance(c, Drop)] == [(1,)]
+    assert [c for c in kept if isinstance(c, Drop)] == []
+    made.check()
+
+
 def test_recovery_under_a_smaller_cap_evicts() -> None:
     """A cap that shrank between two lives holds from the first moment."""
     made = Brain(config(disk_objects=3))
