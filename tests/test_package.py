@@ -25,6 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
+@pytest.mark.pain("G7")
 def test_the_wheel_is_whole(wheel: zipfile.ZipFile) -> None:
     """Every source file is in the wheel, with the typed marker, data files and the licence."""
     inside = set(wheel.namelist())
@@ -44,6 +45,7 @@ def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert sum(info.compress_size for info in wheel.infolist()) < WHEEL_BYTES_MAX
 
 
+@pytest.mark.pain("G7")
 def test_the_base_needs_six_packages(wheel: zipfile.ZipFile) -> None:
     """The metadata asks for the six packages of the base and no others."""
     name = next(n for n in wheel.namelist() if n.endswith("METADATA"))

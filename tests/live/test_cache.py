@@ -49,6 +49,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
         yield cache
 
 
+@pytest.mark.pain("D9")
 def test_what_was_put_comes_back(cache: Cache) -> None:
     """Every payload comes back under its key, byte for byte."""
     keys = prompt(1, 5)
@@ -82,6 +83,7 @@ def test_namespaces_do_not_mix(cache: Cache) -> None:
     assert get(cache, OTHER, prompt(1, 3, OTHER)) == []
 
 
+@pytest.mark.pain("K2")
 def test_putting_twice_stores_once(cache: Cache) -> None:
     """A second offer of the same chunks gets no pages."""
     keys = prompt(1, 4)
@@ -90,6 +92,7 @@ def test_putting_twice_stores_once(cache: Cache) -> None:
     assert put(cache, SPACE, keys, payloads(keys)) == 0
 
 
+@pytest.mark.pain("W1", "W13")
 def test_unfilled_pages_are_never_read(cache: Cache) -> None:
     """A store lease that ends without its bytes leaves a miss behind."""
     keys = prompt(1, 2)
@@ -144,6 +147,7 @@ def test_asking_again_replaces_the_lease(cache: Cache) -> None:
     assert cache.want(second.lease, 2).chunks == [0, 1]
 
 
+@pytest.mark.pain("C9")
 @pytest.mark.parametrize("lease", [1, 7 << 32 | 1, -1, (1 << 62) + 5])
 def test_leases_of_nobody_are_harmless(cache: Cache, lease: int) -> None:
     """A lease that no living daemon gave grants nothing, ends nothing and reads as failed."""
@@ -278,6 +282,7 @@ def test_flush_writes_to_disk(cache: Cache) -> None:
     assert cache.status()["levels"]["tiers"]["disk"]["objects"] == 5
 
 
+@pytest.mark.pain("K4", "D12")
 def test_what_memory_lost_comes_from_disk(cache: Cache) -> None:
     """Far more than the arena holds can be read back once it was written."""
     prompts = [prompt(seed, 20) for seed in range(8)]
@@ -290,6 +295,7 @@ def test_what_memory_lost_comes_from_disk(cache: Cache) -> None:
     assert cache.status()["counters"]["hit_tokens"]["disk"] > 0
 
 
+@pytest.mark.pain("O1")
 def test_status_adds_up(cache: Cache) -> None:
     """Levels and counters tell what was done, exactly."""
     keys = prompt(1, 3)
@@ -325,6 +331,7 @@ def test_closed_is_unavailable(cache: Cache) -> None:
     assert cache.progress(grant.lease)[1]
 
 
+@pytest.mark.pain("M2")
 def test_pages_return_when_leases_end(cache: Cache) -> None:
     """Failed stores and releases leave no page taken and no lease alive."""
     for seed in range(20):
@@ -386,6 +393,7 @@ def test_there_is_a_bound_on_namespaces(cache: Cache, monkeypatch: pytest.Monkey
     assert put(cache, SPACE, prompt(1, 1), payloads(prompt(1, 1))) == 1
 
 
+@pytest.mark.pain("C11")
 def test_absurd_measurements_of_a_load_break_nothing(cache: Cache) -> None:
     """A release that claims what no link can do leaves counters and costs that can be printed."""
     keys = prompt(1, 2)
