@@ -158,7 +158,7 @@ def test_w5_a_hundred_thousand_pictures_have_keys_of_their_own() -> None:
 
 @pytest.mark.pain("C1", "C3")
 def test_c1_c3_a_request_that_comes_back_in_any_order_is_answered() -> None:
-    """Asked, preempted, asked again while its own store is under way, wanted with less, or twice."""
+    """Asked, preempted, asked again while its store is under way, wanted with less, or twice."""
     made = brain(pages=40, disk_objects=4)
     granted = pick(
         made.handle(Offered(1, 1, "r", SPACE.digest, b"\0" * 16, KEYS[:64], 128)), Granted

@@ -107,7 +107,7 @@ def _kind(error: KvwiseError) -> str:
 
 def keep(parser: Parser, data: bytes) -> str:
     """Write an input to the corpus; its name."""
-    name = hashlib.blake2b(data, digest_size=6).hexdigest()
+    name = hashlib.blake2b(data, digest_size=6).hexdigest() + ".bin"
     folder = CORPUS / parser.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)

@@ -43,7 +43,7 @@ class Parser:
 
     def corpus(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every input that is kept."""
-        for path in sorted((CORPUS / self.name).glob("*")):
+        for path in sorted((CORPUS / self.name).glob("*.bin")):
             yield path.name, path.read_bytes()
 
     def mutator(self, seed: int) -> Mutator:
