@@ -25,7 +25,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
-@pytest.mark.pain("G7")
 def test_the_wheel_is_whole(wheel: zipfile.ZipFile) -> None:
     """Every source file is in the wheel, with the typed marker, data files and the licence."""
     inside = set(wheel.namelist())
@@ -35,6 +34,15 @@ def test_the_wheel_is_whole(wheel: zipfile.ZipFile) -> None:
     assert {name for name in wanted - inside if "__pycache__" not in name} == set()
     assert "kvwise/py.typed" in inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
+
+
+@pytest.mark.pain("G7")
+def test_the_wheel_holds_nothing_compiled(wheel: zipfile.ZipFile) -> None:
+    """It is one wheel for every Python and platform, so no symbol can be missing in it."""
+    name = Path(str(wheel.filename)).name
+
+    assert name.endswith("-py3-none-any.whl")
+    assert [n for n in wheel.namelist() if n.endswith((".so", ".pyd", ".dll", ".dylib"))] == []
 
 
 def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:

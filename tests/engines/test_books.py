@@ -44,6 +44,20 @@ def test_keys_grow_with_the_request() -> None:
     assert prompt([b"x", b"b"]).grow(GRID) == 1
 
 
+def test_any_salt_can_be_hashed() -> None:
+    """A salt comes from a user and may hold half a character; it must not stop the engine."""
+    salts = ["a", "\0", "\ud800", "\udfff", "\U0001f600"]
+    keys = {bytes(grown(prompt([b"a", b"b"], cache_salt=salt)).keys) for salt in salts}
+
+    assert len(keys) == len(salts)
+
+
+def grown(one: Prompt) -> Prompt:
+    """A prompt whose keys were made."""
+    one.grow(GRID)
+    return one
+
+
 def test_a_token_taken_back_takes_its_keys_along() -> None:
     """When a session drops its last token, the hash of its block changes, and so do the keys."""
     hashes = [b"a", b"b", b"c", b"d"]
