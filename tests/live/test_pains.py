@@ -10,15 +10,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.codecs.frame import MAGIC
 from kvwise.config import Config
-from kvwise.live import clock
+from kvwise.live import clock, wire
 from kvwise.live.blocks import get, put
 from kvwise.live.client import Client
 from kvwise.live.daemon import Daemon
+from kvwise.live.messages import PROTOCOL, Attach, Request
 from kvwise.live.node import LEASE_SLOTS, Node
 from kvwise.live.session import Session
 from kvwise.live.stats import MetricsServer
@@ -45,18 +49,20 @@ def cut_short(path: Path) -> None:
         file.truncate(path.stat().st_size // 2)
 
 
-def flip_bits(path: Path) -> None:
-    """One bit in each block of a file is turned."""
+def flip_bits(path: Path, *, headers: bool) -> None:
+    """One bit is turned in each block that is a header, or in each that is none."""
     data = bytearray(path.read_bytes())
-    for at in range(100, len(data), 4096):
-        data[at] ^= 1
+    for at in range(0, len(data), BLOCK_BYTES):
+        if data.startswith(MAGIC, at) is headers:
+            data[at + 100] ^= 1
     path.write_bytes(data)
 
 
 SPOIL: dict[str, Callable[[Path], None]] = {
     "deleted": Path.unlink,
     "cut short": cut_short,
-    "bits turned": flip_bits,
+    "headers damaged": partial(flip_bits, headers=True),
+    "payloads damaged": partial(flip_bits, headers=False),
 }
 
 
@@ -164,6 +170,15 @@ def test_h1_h2_a_silent_engine_stays_attached(
     client.close()
 
 
+def answer_to(sock: socket.socket, question: Request) -> bytes:
+    """The first byte that comes back; nothing from whoever hangs up."""
+    try:
+        sock.sendall(wire.pack(question))
+        return sock.recv(1)
+    except (BrokenPipeError, ConnectionResetError):
+        return b""
+
+
 @pytest.mark.pain("S1", "S2", "S3")
 def test_s1_s2_s3_a_peer_of_another_user_is_turned_away(
     config: Config, running: Daemon, monkeypatch: pytest.MonkeyPatch
@@ -175,9 +190,13 @@ def test_s1_s2_s3_a_peer_of_another_user_is_turned_away(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.settimeout(10)
             stranger.connect(config.socket_path)
-            assert stranger.recv(1) == b""
+            assert answer_to(stranger, Attach(PROTOCOL, "stranger")) == b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as friend:
+        friend.settimeout(10)
+        friend.connect(config.socket_path)
+        assert answer_to(friend, Attach(PROTOCOL, "friend")) != b""
 
-    assert client.status()["levels"]["clients"] == 1
+    assert eventually(lambda: client.status()["levels"]["clients"] == 1)
     client.close()
 
 
