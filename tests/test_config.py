@@ -86,6 +86,7 @@ def test_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert config.disk.paths == (str(tmp_path / "here"), "/home/somebody/there")
 
 
+@pytest.mark.pain("G2")
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -112,6 +113,7 @@ def test_an_unknown_section_in_a_file_is_refused(tmp_path: Path) -> None:
         load(file, environ={})
 
 
+@pytest.mark.pain("G1")
 @pytest.mark.parametrize(
     "variable", ["KVWISE_DRAM_SISE", "KVWISE_DRAMSIZE", "KVWISE_PLAN_ANYTHING", "KVWISE_DRM_SIZE"]
 )
@@ -165,6 +167,7 @@ def test_variables_of_tools_are_left_alone() -> None:
     assert load(environ={"KVWISE_ENGINE_PYTHON": "/x", "OTHER": "1"}) == Config()
 
 
+@pytest.mark.pain("G1")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -239,6 +242,7 @@ def test_contradictions_are_refused(values: dict[str, object], words: str) -> No
         of(**values)
 
 
+@pytest.mark.pain("M8")
 def test_more_memory_than_the_machine_has_is_refused() -> None:
     """The message tells what the machine has."""
     with pytest.raises(ConfigError, match="whole node"):
@@ -261,6 +265,7 @@ def test_more_memory_than_the_container_may_have_is_refused(tmp_path: Path) -> N
     check_host(of(dram_size="256MiB"), Host(tmp_path))
 
 
+@pytest.mark.pain("D2")
 def test_a_disk_cap_above_the_filesystem_is_refused(tmp_path: Path) -> None:
     """Directories on one filesystem share it, and need not exist yet."""
     paths = [str(tmp_path / "not" / "yet"), str(tmp_path / "b")]

@@ -109,6 +109,7 @@ def test_one_core_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert "1 core" in found.seen
 
 
+@pytest.mark.pain("M8")
 @pytest.mark.parametrize(
     ("total", "available", "expected"),
     [
@@ -126,6 +127,7 @@ def test_memory_is_held_against_the_arena(
     assert checks.check_memory(case(on, dram__size="4GiB")).grade is expected
 
 
+@pytest.mark.pain("M8")
 @pytest.mark.parametrize(
     "files",
     [
@@ -248,6 +250,7 @@ def test_a_taken_port_fails(tmp_path: Path) -> None:
     assert address in found.seen
 
 
+@pytest.mark.pain("S1")
 @pytest.mark.parametrize(
     ("address", "expected"),
     [("", Grade.OK), ("127.0.0.1:0", Grade.OK), ("0.0.0.0:0", Grade.WARN)],
@@ -328,6 +331,7 @@ def test_a_folder_open_to_others_warns(tmp_path: Path) -> None:
     assert f"chmod 700 {tmp_path}" in found.advice
 
 
+@pytest.mark.pain("D13")
 @pytest.mark.parametrize("kind", ["tmpfs", "nfs4", "overlay"])
 def test_a_filesystem_that_is_no_local_disk_warns(tmp_path: Path, kind: str) -> None:
     """Memory, networks and container layers are named for what they are."""
@@ -363,6 +367,7 @@ def test_two_paths_on_one_filesystem_share_it(tmp_path: Path) -> None:
     assert found.seen.startswith("4.0 GiB of disk.size")
 
 
+@pytest.mark.pain("D13")
 def test_a_filesystem_that_cannot_punch_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +400,7 @@ def answer(vllm: str, missing: str = "[]") -> str:
     return f'{{"vllm": "{vllm}", "torch": "2.13.0", "missing": {missing}}}'
 
 
+@pytest.mark.pain("G5")
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -95,6 +95,7 @@ def test_device_holds_more() -> None:
     assert ask(made, name="other").lease != 0
 
 
+@pytest.mark.pain("D12")
 def test_read_from_disk_and_joined_by_a_second_request() -> None:
     """Two requests for the same blocks on disk share one read."""
     made = brain(disk_objects=200)
@@ -129,8 +130,9 @@ def test_an_unused_plan_expires_but_a_store_lease_does_not() -> None:
     made.check()
 
 
+@pytest.mark.pain("O4")
 def test_asking_again_replaces_the_plan_and_counts_once() -> None:
-    """O4: a request that is asked about in every step pins once and counts once (vllm PR30522)."""
+    """O4: a request that is asked about in every step pins once and counts once."""
     made = brain()
     store(made)
     leases = [ask(made).lease for _ in range(5)]
@@ -141,6 +143,7 @@ def test_asking_again_replaces_the_plan_and_counts_once() -> None:
     made.check()
 
 
+@pytest.mark.pain("C1")
 def test_pinned_blocks_survive_pressure() -> None:
     """C1: what a plan promised is still there when the engine comes for it."""
     made = brain(pages=20, disk_objects=2)
@@ -153,6 +156,7 @@ def test_pinned_blocks_survive_pressure() -> None:
     assert len(granted.chunks) == 8
 
 
+@pytest.mark.pain("W10")
 def test_suffix_goes_before_prefix() -> None:
     """Under pressure a chain loses its tail first, so what is left can still be matched."""
     made = brain(pages=20, disk_objects=0)
@@ -187,8 +191,9 @@ def test_no_parent_no_block() -> None:
     assert made.snapshot()["levels"]["blocks"] == 0
 
 
+@pytest.mark.pain("P7")
 def test_slow_engine_or_slow_disk_changes_the_choice() -> None:
-    """P7: with the disk slower than recomputing, the same blocks are recomputed (LMCache#81)."""
+    """P7: with the disk slower than recomputing, the same blocks are recomputed."""
     made = brain(disk_objects=200)
     finish(made, store(made))
     evict_dram(made)
@@ -200,6 +205,7 @@ def test_slow_engine_or_slow_disk_changes_the_choice() -> None:
     assert slow.decision.load_s > slow.decision.recompute_s
 
 
+@pytest.mark.pain("P6")
 def test_writes_wait_for_reads() -> None:
     """Reads go before writes: no deferred write starts while a load is under way."""
     made = brain(disk_objects=200)
@@ -216,6 +222,7 @@ def test_writes_wait_for_reads() -> None:
     assert [type(c) for c in out if isinstance(c, Store)] == [Store]
 
 
+@pytest.mark.pain("P8")
 def test_a_full_queue_drops_and_says_so() -> None:
     """The deferred-write queue is bounded; over the bound a write is a lost chance, counted."""
     made = brain(disk_objects=200)
@@ -226,6 +233,7 @@ def test_a_full_queue_drops_and_says_so() -> None:
         finish(made, commands)
 
 
+@pytest.mark.pain("D1", "D2")
 def test_d1_the_cap_holds_at_every_step() -> None:
     """D1, D2: a long fill never holds more than the cap, and gives space back as it goes."""
     made = brain(disk_objects=10)
@@ -240,6 +248,7 @@ def test_d1_the_cap_holds_at_every_step() -> None:
     assert dropped == 120 - 10
 
 
+@pytest.mark.pain("D4")
 def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     """D4: every record with its whole prefix is found again; an orphan's space is given back."""
     made = Brain(config(disk_objects=200))
@@ -256,6 +265,22 @@ def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     assert ask(made).load_tokens == 4 * CHUNK
 
 
+def test_recovery_beyond_the_bound_on_namespaces_gives_space_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of one namespace too many are dropped; those of a namespace that is known stay."""
+    monkeypatch.setattr("kvwise.core.world.SPACES_MAX", 1)
+    made, other = brain(), b"o" * 16
+    record = (KEYS[:16], ROOT, (1,), (12288,), LAYOUT.object_bytes)
+    dropped = made.handle(Recovered(1, 1, other, *record))
+    kept = made.handle(Recovered(1, 1, SPACE.digest, *record))
+
+    assert [c.locations for c in dropped if isinstance(c, Drop)] == [(1,)]
+    assert [c for c in kept if isinstance(c, Drop)] == []
+    made.check()
+
+
+@pytest.mark.pain("D5")
 def test_recovery_under_a_smaller_cap_evicts() -> None:
     """A cap that shrank between two lives holds from the first moment."""
     made = Brain(config(disk_objects=3))

@@ -28,6 +28,7 @@ def test_golden_digest() -> None:
     assert layout.digest().hex() == "5627f19760dd284dc8ea83e43fcdd4cb"
 
 
+@pytest.mark.pain("W10")
 @given(groups, st.integers(1, 5), st.integers(1, 4))
 def test_layers_tile_a_ranks_part(shape: tuple[Group, ...], blocks: int, ranks: int) -> None:
     """Layer after layer, group after group, without a gap or an overlap."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvwise.core.pages import Pages
 
 
+@pytest.mark.pain("M2")
 @given(st.integers(1, 60), st.lists(st.integers(-8, 8), max_size=80))
 def test_against_a_set(count: int, moves: list[int]) -> None:
     """Any sequence of allocations and frees agrees with a set of free pages."""

@@ -47,6 +47,7 @@ def answer(
     return choose(asked, load_s, recompute_s)
 
 
+@pytest.mark.pain("P1", "P10")
 @pytest.mark.parametrize(
     ("policy", "chunk_s", "choice", "why", "chunks"),
     [
@@ -71,6 +72,7 @@ def test_a_slow_tail_is_left_to_recompute() -> None:
     assert cut.recompute_s == pytest.approx(6 * CHUNK * 1e-3)
 
 
+@pytest.mark.pain("P1")
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=4),
     st.tuples(st.floats(1e-4, 0.1), st.floats(1e-4, 0.1), st.floats(1e-4, 0.1)),

@@ -59,6 +59,7 @@ def request(name: str, tokens: list[int] = PROMPT, **more: Any) -> Request:
     return Request(name, list(tokens), **more)
 
 
+@pytest.mark.pain("W3", "C8")
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_stored_is_loaded_on_every_rank(tmp_path: Path, case: str) -> None:
     """The second request loads all whole chunks, and every block has the right bytes."""
@@ -85,6 +86,7 @@ def test_wrong_bytes_are_noticed_by_the_toy(tmp_path: Path, case: str) -> None:
         assert not toy.is_right(second)
 
 
+@pytest.mark.pain("W4", "C6")
 @pytest.mark.parametrize("case", CASES)
 def test_a_lost_lease_is_computed_and_nothing_wrong_is_kept(tmp_path: Path, case: str) -> None:
     """Wrong bytes and a lost lease: the request is right in the end, and so is what it stored."""
@@ -101,6 +103,7 @@ def test_a_lost_lease_is_computed_and_nothing_wrong_is_kept(tmp_path: Path, case
         assert toy.is_right(third)
 
 
+@pytest.mark.pain("W11")
 def test_without_doubt_wrong_blocks_would_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_without_doubt_wrong_blocks_would_be_kept(
         assert not toy.is_right(third)
 
 
+@pytest.mark.pain("H6")
 @pytest.mark.parametrize("case", ["layered", "beside"])
 def test_a_failed_chunk_is_not_offered_to_the_request_again(tmp_path: Path, case: str) -> None:
     """While leases are lost, a request asks once and then computes: no livelock."""
@@ -156,6 +160,7 @@ def test_a_request_that_shares_a_single_block_waits_as_well(tmp_path: Path) -> N
         assert [bool(one.tables) for one in three] == [True, False, True]
 
 
+@pytest.mark.pain("W4")
 def test_blocks_of_a_failed_load_leave_the_prefix_cache(tmp_path: Path) -> None:
     """A layered load is in vLLM's prefix cache before it is there; if it fails, it is evicted."""
     with engine(tmp_path) as toy:
@@ -183,6 +188,7 @@ def test_layers_that_do_not_wait_make_a_load_fail(
         assert toy.is_right(third)
 
 
+@pytest.mark.pain("W10", "C8", "K3")
 def test_a_store_waits_for_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk that one rank could not store is in the cache of nobody."""
     with engine(tmp_path, "two ranks") as toy:
@@ -207,6 +213,7 @@ def test_latent_kv_is_stored_by_one_rank(tmp_path: Path) -> None:
         assert [worker.shape.part for worker in toy.workers] == [0, 0]
 
 
+@pytest.mark.pain("W6")
 def test_salts_and_adapters_are_worlds_apart(tmp_path: Path) -> None:
     """A salt, an adapter and nothing never hit each other, not even with the same letters."""
     adapters = []

@@ -62,6 +62,7 @@ time.sleep(60)
 # --- clients that die -----------------------------------------------------------------------------
 
 
+@pytest.mark.pain("M1")
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with-a-forked-child"])
 def test_a_killed_client_releases_everything(
     config: Config, running: Daemon, tmp_path: Path, forked: bool
@@ -99,6 +100,7 @@ def test_a_killed_client_releases_everything(
         watcher.close()
 
 
+@pytest.mark.pain("H2")
 def test_a_client_lives_as_long_as_one_connection(config: Config, running: Daemon) -> None:
     """Scheduler and worker are one client: leases outlive the connection that asked for them."""
     scheduler, worker = client_of(config), client_of(config)
@@ -204,6 +206,7 @@ def _asks(client: Client) -> bool:
     return True
 
 
+@pytest.mark.pain("D4", "D6")
 def test_a_killed_daemon_loses_only_memory(config: Config, tmp_path: Path) -> None:
     """After SIGKILL and restart every object that was on disk hits, and the client goes on."""
     keys = prompt(1, 20)
@@ -280,6 +283,7 @@ def test_a_daemon_with_other_pages_is_not_used(config: Config, tmp_path: Path) -
         client.close()
 
 
+@pytest.mark.pain("M5")
 def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> None:
     """A daemon killed with all its memory in use leaves no file in /dev/shm."""
     before = set(Path("/dev/shm").iterdir())
@@ -323,6 +327,7 @@ def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> N
     client_of(config).close()
 
 
+@pytest.mark.pain("D10")
 def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_path: Path) -> None:
     """A second daemon on the same directory refuses to start and names it."""
     other = settings(tmp_path, disk=True, serve_socket=str(tmp_path / "b.sock"))
@@ -449,6 +454,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(config: Config, tmp_path: P
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.pain("S2", "S3")
 def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:
     """Mode 0600, in a directory made 0700; a directory that others may write to is refused."""
     assert Path(config.socket_path).stat().st_mode & 0o777 == 0o600

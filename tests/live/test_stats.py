@@ -49,6 +49,7 @@ def scrape(server: MetricsServer) -> Values:
     }
 
 
+@pytest.mark.pain("O1")
 def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) -> None:
     """Four chunks stored, read once, one unknown prompt: every counter says just that."""
     store = Store(node, Session(node, "engine"))
@@ -75,6 +76,7 @@ def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) 
     assert values[("kvwise_clients",)] == 1
 
 
+@pytest.mark.pain("O2")
 def test_an_idle_store_counts_nothing(node: Node, server: MetricsServer) -> None:
     """While nothing happens no counter moves."""
     before = {name: value for name, value in scrape(server).items() if "_total" in name[0]}
@@ -85,6 +87,7 @@ def test_an_idle_store_counts_nothing(node: Node, server: MetricsServer) -> None
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.pain("C11")
 def test_counters_never_go_back(node: Node, server: MetricsServer) -> None:
     """Over evictions, clears and reads no counter ever decreases or is negative."""
     store = Store(node, Session(node, "engine"))

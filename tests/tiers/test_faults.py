@@ -64,6 +64,7 @@ def broken_punch(*_: int) -> None:
 # --- full ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.pain("W1", "D8")
 @pytest.mark.parametrize("room_bytes", [0, 4096, 104_448, 110_000, 250_000])
 def test_medium_full_in_the_middle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int
@@ -97,6 +98,7 @@ def test_medium_full_in_the_middle(
     again.close()
 
 
+@pytest.mark.pain("D3")
 def test_watermark_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put that would leave the filesystem with less than its minimum is FULL."""
     real = os.statvfs
@@ -198,6 +200,7 @@ def test_failed_write_that_cannot_be_taken_back_stays_counted(
     again.close()
 
 
+@pytest.mark.pain("D7")
 def test_every_directory_down_is_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing left to write to, puts fail as I/O and not as a full cache."""
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
@@ -276,6 +279,7 @@ def test_removed_directory_is_given_up(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("C7")
 def test_one_bad_sector_harms_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read error in the middle of a run fails the object it is in; the neighbours load."""
     files = Files((tmp_path,))

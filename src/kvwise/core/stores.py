@@ -299,6 +299,10 @@ class Stores:
         if not event.keys:
             self._end_recovery(event.tier)
             return
+        if self._world.is_full(event.space):
+            records = (event.keys, event.locations, event.stored_bytes)
+            self._world.out.append(Drop(event.tier, *records, Why.NO_ROOM))
+            return
         keys, parents = split_keys(event.keys), split_keys(event.parents)
         space = self._world.meet(event.space, event.space.hex()[:8], event.raw_bytes)
         find = self._world.blocks.index.find

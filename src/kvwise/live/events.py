@@ -37,6 +37,9 @@ LOG_BYTES_MAX = GIB
 """Where a log ends: about ten million events."""
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
+PAGES_MAX = 1 << 26
+"""No arena has more (8 TiB of usual pages): bounds what a hostile header makes a reader hold."""
+
 DIGEST_BYTES = 8
 _HEAD = struct.Struct("<II")
 _HEADER, _FULL = 0, 255
@@ -193,6 +196,33 @@ class Verdict:
     version: str
 
 
+UNFIT = (
+    ArithmeticError,
+    AssertionError,
+    BugError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What a brain may answer to an event that no daemon let through, or to a header none wrote."""
+
+
+def fresh_brain(header: Header) -> Brain:
+    """The brain that heard a log's events.
+
+    Raises:
+        FrameError: no daemon could set one up like that.
+    """
+    brain = header.brain
+    try:
+        if brain.tiers[0].capacity_bytes // brain.page_bytes > PAGES_MAX:
+            raise ValueError(f"more than {PAGES_MAX} pages are not believable")
+        return Brain(brain)
+    except UNFIT as error:
+        raise FrameError(f"no brain can be set up as the header says: {error}") from error
+
+
 class Recording:
     """A log being read."""
 
@@ -268,15 +298,16 @@ def replay(path: Path) -> tuple[Verdict, Brain]:
     """
     recording = Recording(path)
     try:
-        brain = Brain(recording.header.brain)
+        brain = fresh_brain(recording.header)
         digest, count, divergence = _Digest(), 0, ""
         for event, expected in recording.events():
             try:
                 commands = brain.handle(event)
-            except BugError as error:
-                divergence = f"event {count} ({event}) broke the brain: {error}"
+                found = digest.add(commands)
+            except UNFIT as error:
+                divergence = f"event {count} ({event}) broke the brain: {error!r}"
                 break
-            if digest.add(commands) != expected:
+            if found != expected:
                 divergence = f"event {count} ({event}) now leads to {commands}"
                 break
             count += 1

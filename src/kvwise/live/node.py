@@ -20,7 +20,7 @@ from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.config import Config
 from kvwise.core.brain import Brain
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
-from kvwise.core.world import BrainConfig
+from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.host import check_host
 from kvwise.live.clock import now_ns
@@ -152,6 +152,12 @@ class Node:
             )
         layout = namespace.layout.digest()
         with self._lock:
+            known = self._layouts.keys() | self._found_bytes.keys()
+            if len(known) >= SPACES_MAX and namespace.digest not in known:
+                raise ConfigError(
+                    f"{len(known)} namespaces are open, one for each way a model is served; "
+                    "hint: restart the daemon to forget those that are over"
+                )
             if self._layouts.setdefault(namespace.digest, layout) != layout:
                 raise ConfigError(
                     f"namespace {namespace.label} was opened before with another layout; "
