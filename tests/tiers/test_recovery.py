@@ -28,6 +28,7 @@ from kvwise.testing.tiers import (
     put_one,
     read_back,
     record,
+    scanned,
     verdicts,
     want,
 )
@@ -39,9 +40,9 @@ from kvwise.units import MIB
 from tests.tiers.media import Files
 
 
-def scanned(tier: DiskTier) -> set[bytes]:
+def found_keys(tier: DiskTier) -> set[bytes]:
     """Keys that a scan finds."""
-    return {seen.key for seen, _ in tier.scan()}
+    return {seen.key for seen, _ in scanned(tier)}
 
 
 def keys(*numbers: int) -> set[bytes]:
@@ -156,7 +157,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("not a segment")
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert tier.used_bytes == 0
     tier.close()
     left = {path.name for path in tmp_path.iterdir()}
@@ -176,12 +177,12 @@ def test_what_only_looks_like_a_segment_is_left_alone(tmp_path: Path) -> None:
 
     tier = files.open(CAPACITY_BYTES)
     assert tier.used_bytes == 0
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     put_one(tier, 1, 5000)
     tier.close()
 
     assert victim.read_bytes() == b"precious" * 1000
-    assert scanned(files.open(CAPACITY_BYTES)) == keys(1)
+    assert found_keys(files.open(CAPACITY_BYTES)) == keys(1)
 
 
 def test_after_the_last_number_comes_the_first(tmp_path: Path) -> None:
@@ -229,8 +230,8 @@ def test_scan_is_for_the_start(tmp_path: Path) -> None:
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
     put_many(tier, range(4), 500_000)
 
-    assert scanned(tier) == set()
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
+    assert found_keys(tier) == set()
     tier.close()
 
 
@@ -244,7 +245,7 @@ def test_torn_tail_is_dropped(tmp_path: Path, keep_bytes: int) -> None:
     files.cut(placed[2], keep_bytes)
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == keys(0, 1)
+    assert found_keys(tier) == keys(0, 1)
     assert tier.used_bytes == files.used_bytes() == placed[0].stored_bytes * 2
     tier.close()
 
@@ -257,7 +258,7 @@ def test_damaged_header_hides_one_frame_only(tmp_path: Path) -> None:
     tier.close()
     files.overwrite(placed[1], 20, b"damage")
     tier = files.open(CAPACITY_BYTES)
-    found = {seen.key: spot for seen, spot in tier.scan()}
+    found = {seen.key: spot for seen, spot in scanned(tier)}
 
     assert set(found) == keys(0, 2, 3)
     assert tier.used_bytes == files.used_bytes() == placed[0].stored_bytes * 3
@@ -279,7 +280,7 @@ def test_payload_that_looks_like_a_header(tmp_path: Path) -> None:
     files.overwrite(placed, 20, b"damage")
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == keys(2)
+    assert found_keys(tier) == keys(2)
     assert tier.used_bytes == files.used_bytes()
     tier.close()
 
@@ -290,7 +291,7 @@ def test_segment_of_pure_noise_goes(tmp_path: Path) -> None:
     files = Files((tmp_path,))
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert files.segments() == []
     assert tier.used_bytes == 0
     tier.close()
@@ -313,7 +314,7 @@ def test_newer_segments_stay_and_count(tmp_path: Path) -> None:
     files = Files((tmp_path,))
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert tier.used_bytes == files.used_bytes() == 6 * 4096
     assert files.spot(put_one(tier, 3, 5000))[0] == tmp_path / "segment-00000008.kvw"
     tier.close()
@@ -334,7 +335,7 @@ def lives(tmp_path: Path, *codecs: Codec) -> list[set[bytes]]:
     for life, codec in enumerate(codecs):
         files = Files((tmp_path,), codec=codec)
         tier = files.open(CAPACITY_BYTES)
-        found.append(scanned(tier))
+        found.append(found_keys(tier))
         if life == 0:
             tier.put([(record(1, 200 * 1024), compressible(1))])
             put_one(tier, 2, 200 * 1024)
@@ -354,7 +355,7 @@ def test_codec_is_read_back(tmp_path: Path) -> None:
     tier = Files((tmp_path,), codec=Deflate()).open(CAPACITY_BYTES)
     wants = [want(n, 200 * 1024, placed[n - 1]) for n in (1, 2)]
 
-    assert scanned(tier) == keys(1, 2)
+    assert found_keys(tier) == keys(1, 2)
     assert placed[0].stored_bytes < placed[1].stored_bytes == 4096 + 200 * 1024
     assert verdicts(tier, wants) == [None, None]
     assert b"".join(wants[0].buffers) == b"".join(compressible(1))
@@ -427,7 +428,7 @@ def test_any_mixture_of_frames_and_rubbish(mixture: list[tuple[str, int]], torn:
             file.write(whole_frame(40)[:torn])
         files = Files((Path(home),))
         tier = files.open(CAPACITY_BYTES)
-        found = scanned(tier)
+        found = found_keys(tier)
 
         assert found == keys(*(n for n, (kind, _) in enumerate(mixture) if kind == "frame"))
         assert len(found) == frames
