@@ -256,6 +256,7 @@ def test_damaged_header_hides_one_frame_only(tmp_path: Path) -> None:
     tier = files.open(CAPACITY_BYTES)
     placed = put_many(tier, range(4), 1_500_000)
     tier.close()
+    files.cut_footers()
     files.overwrite(placed[1], 20, b"damage")
     tier = files.open(CAPACITY_BYTES)
     found = {seen.key: spot for seen, spot in scanned(tier)}

@@ -10,11 +10,11 @@ verifies that frame, and a footer that does not agree with the file is not used.
     sizes    u32 for each frame, in blocks
     kind     u16 for each frame, its number among the kinds
     zeros    up to the last 40 bytes of a block
-    trailer  magic 8, version u16, frame version u16, kinds u32, frames u32, zeros u32,
+    trailer  magic 8, version u16, frame version u16, kinds u32, frames u32, segment u32,
              start u64 (offset of the footer), checksum u64 (of all before it)
 
-Numbers are little-endian. Magic, version, start and checksum keep their places at the end of the
-file in every version to come. Any bytes either decode or raise `FrameError`.
+Numbers are little-endian. The trailer keeps its form and its place at the end of the file in every
+version to come. Any bytes either decode or raise `FrameError`.
 """
 
 from __future__ import annotations
@@ -132,10 +132,11 @@ class Entries:
 
 
 class Trailer(NamedTuple):
-    """The end of a footer: what the rest of it looks like."""
+    """The end of a footer: what the rest of it looks like, and which segment it is of."""
 
     kinds: int
     frames: int
+    segment: int
     start: int
     checksum: int
 
@@ -155,8 +156,8 @@ def pays(footer_bytes: int, live_bytes: int) -> bool:
     return footer_bytes * SHARE <= live_bytes
 
 
-def pack(entries: Entries, start: int) -> memoryview:
-    """The footer that names these frames and is written at `start`; page-aligned, whole blocks."""
+def pack(entries: Entries, segment: int, start: int) -> memoryview:
+    """The footer of a segment that is written at `start`; page-aligned, whole blocks."""
     count, kinds = len(entries), len(entries.kinds)
     block = scratch(size_bytes(count, kinds))
     columns = (
@@ -170,7 +171,7 @@ def pack(entries: Entries, start: int) -> memoryview:
     data = b"".join(columns)
     block[: len(data)] = data
     end = block.nbytes - _CHECKSUM_BYTES
-    trailer = _TRAILER.pack(MAGIC, VERSION, frame.VERSION, kinds, count, 0, start, 0)
+    trailer = _TRAILER.pack(MAGIC, VERSION, frame.VERSION, kinds, count, segment, start, 0)
     block[block.nbytes - _TRAILER.size : end] = trailer[:-_CHECKSUM_BYTES]
     block[end:] = _checksum(block).to_bytes(_CHECKSUM_BYTES, "little")
     return block
@@ -185,14 +186,14 @@ def trailer(end: memoryview) -> Trailer:
     if len(end) < _TRAILER.size or len(end) % BLOCK_BYTES:
         raise FrameError(f"no footer ends after {len(end)} bytes")
     fields = _TRAILER.unpack(end[-_TRAILER.size :])
-    magic, version, frame_version, kinds, frames, zeros, start, checksum = fields
-    if magic != MAGIC or zeros:
+    magic, version, frame_version, kinds, frames, segment, start, checksum = fields
+    if magic != MAGIC:
         raise FrameError("no footer ends here")
     if version != VERSION or frame_version > frame.VERSION:
         raise FrameError(f"a footer of version {version} for frames of version {frame_version}")
     if not 0 < kinds <= KINDS_MAX:
         raise FrameError(f"a footer of {kinds} kinds is not believable")
-    return Trailer(kinds, frames, start, checksum)
+    return Trailer(kinds, frames, segment, start, checksum)
 
 
 def unpack(block: memoryview, said: Trailer) -> Entries:

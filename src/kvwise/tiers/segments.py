@@ -293,7 +293,7 @@ class Directory:
         try:
             fd = self._open(segment, os.O_RDWR | directio.open_flags(self.io))
             try:
-                found = walk(fd, codecs)
+                found = walk(fd, segment, codecs)
                 if found.newer:
                     _log.warning("%s is of a newer format: left alone, and counted as used", path)
                     return found
@@ -338,7 +338,8 @@ class Directory:
         sound = not self.down and len(entries.kinds) <= footer.KINDS_MAX
         if not pays or not sound or not admit(self, size_bytes):
             return
-        _, error = directio.write_all(tail.fd, [footer.pack(entries, tail.offset)], tail.offset)
+        block = footer.pack(entries, tail.segment, tail.offset)
+        _, error = directio.write_all(tail.fd, [block], tail.offset)
         kept_bytes = size_bytes
         if error is not None:
             self._fail(error)

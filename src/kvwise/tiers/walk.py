@@ -45,19 +45,19 @@ class Walked:
     newer: bool = False
 
 
-def walk(fd: int, codecs: frozenset[int]) -> Walked:
+def walk(fd: int, segment: int, codecs: frozenset[int]) -> Walked:
     """Find the frames of a segment that one of `codecs` can read.
 
     Raises:
         OSError: the medium failed.
     """
     try:
-        return _by_footer(fd, codecs)
+        return _by_footer(fd, segment, codecs)
     except FrameError:
         return _by_headers(fd, codecs)
 
 
-def _by_footer(fd: int, codecs: frozenset[int]) -> Walked:
+def _by_footer(fd: int, segment: int, codecs: frozenset[int]) -> Walked:
     """What the footer says, where the data in the file is just what it names.
 
     Raises:
@@ -65,7 +65,7 @@ def _by_footer(fd: int, codecs: frozenset[int]) -> Walked:
         OSError: the medium failed.
     """
     file_bytes = os.fstat(fd).st_size
-    entries, start = _footer(fd, file_bytes)
+    entries, start = _footer(fd, segment, file_bytes)
     extents = directio.data_extents(fd)
     if not extents:
         raise FrameError("the file holds nothing")
@@ -85,7 +85,7 @@ def _by_footer(fd: int, codecs: frozenset[int]) -> Walked:
     return Walked(live, end=start, footer_bytes=file_bytes - start)
 
 
-def _footer(fd: int, file_bytes: int) -> tuple[Entries, int]:
+def _footer(fd: int, segment: int, file_bytes: int) -> tuple[Entries, int]:
     """The frames that the footer names, freed ones included, and where the footer starts.
 
     Raises:
@@ -97,8 +97,9 @@ def _footer(fd: int, file_bytes: int) -> tuple[Entries, int]:
     tail = scratch(min(_TAIL_BYTES, file_bytes))
     _fill(fd, tail, file_bytes - tail.nbytes)
     trailer = footer.trailer(tail)
-    if trailer.start + trailer.size_bytes != file_bytes:
-        raise FrameError("the footer is of another file")
+    belongs = (trailer.segment, trailer.start + trailer.size_bytes) == (segment, file_bytes)
+    if not belongs or not footer.pays(trailer.size_bytes, trailer.start):
+        raise FrameError("the footer is of another file")  # nor read: it may claim any size
     if trailer.size_bytes > tail.nbytes:
         tail = scratch(trailer.size_bytes)
         _fill(fd, tail, trailer.start)
