@@ -1,7 +1,8 @@
 """The disk tier cut off at every change it makes to its files, and in the middle of each write.
 
 A killed process leaves a prefix of the changes: everything acknowledged must be there. Power loss
-leaves any part of the last changes: then objects may be missing. Never is one wrong.
+leaves any part of the last changes, and damage leaves anything: then objects may be missing. Never
+is one wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
-from tests.tiers.recorder import Image, Recorder, cuts, images, power_cut
+from tests.tiers.recorder import BLOCK, Change, Image, Recorder, cuts, images, power_cut
 
 SIZES = (3000, 16_000, 40_000)
 """Frames of 2, 5 and 11 blocks."""
@@ -163,7 +164,8 @@ def check(image: Image, home: Path, promised: set[int], tally: Tally) -> None:
     tier.close()
     tier = files.open(CAPACITY_BYTES)
     kept = {seen.key for seen, _ in scanned(tier)}
-    assert kept >= {key_of(n) for n in fresh} | {seen.key for seen, _ in found[1::2]}
+    assert kept >= {key_of(n) for n in fresh}
+    assert kept >= {seen.key for seen, _ in found[1::2]} & {key_of(n) for n in whole}
     assert tier.used_bytes == files.used_bytes()
     tier.close()
     shutil.rmtree(home)
@@ -262,4 +264,53 @@ def test_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -
 
     print(tally)
     assert tally.cuts == 60
+    assert {"whole", "corrupt"} <= set(tally.loads)
+
+
+def damage(image: Image, rng: random.Random) -> None:
+    """Do one random thing to one random file, somewhere; its end, with the footer, is as likely."""
+    name = rng.choice(sorted(image.files))
+    file, size_bytes = image.files[name], image.files[name].size_bytes
+    blocks = max(1, size_bytes // BLOCK)
+    block = rng.choice([blocks - 1, rng.randrange(blocks)])
+    count = min(rng.choice((1, 1, 3, 20)), blocks - block)
+    offset, old = block * BLOCK, file.written.get(block, bytes(BLOCK))
+    match rng.choice(["flip", "zero", "noise", "hole", "cut", "grow", "move", "other", "empty"]):
+        case "flip":
+            place = rng.randrange(BLOCK)
+            data = old[:place] + bytes([old[place] ^ 1 << rng.randrange(8)]) + old[place + 1 :]
+            image.apply(Change("write", name, offset, data))
+        case "zero":
+            image.apply(Change("write", name, offset, bytes(count * BLOCK)))
+        case "noise":
+            image.apply(Change("write", name, offset, rng.randbytes(count * BLOCK)))
+        case "hole":
+            image.apply(Change("punch", name, offset, size_bytes=count * BLOCK))
+        case "cut":
+            image.apply(Change("truncate", name, size_bytes=rng.randrange(size_bytes + 1)))
+        case "grow":
+            more = rng.randrange(1, 3 * BLOCK)
+            image.apply(Change("truncate", name, size_bytes=size_bytes + more))
+        case "move":
+            image.apply(Change("write", name, rng.randrange(blocks) * BLOCK, old))
+        case "other":
+            image.files[name] = image.copy().files[rng.choice(sorted(image.files))]
+        case _:
+            image.apply(Change("truncate", name))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whatever happened to segments and footers between two lives, no object is wrong."""
+    rng, tally, home = random.Random(seed), Tally(), tmp_path / "damaged"
+    life = run(tmp_path / "1", Image(), monkeypatch, first_life)
+    *_, (_, closed) = images(life.start, life.recorder.changes)
+    for _ in range(30):
+        image = closed.copy()
+        for _ in range(rng.choice((1, 2, 8, 40))):
+            damage(image, rng)
+        check(image, home, set(), tally)
+
+    print(tally)
+    assert tally.cuts == 30
     assert {"whole", "corrupt"} <= set(tally.loads)

@@ -33,11 +33,13 @@ from kvwise.testing.tiers import (
     want,
 )
 from kvwise.tiers import directio
-from kvwise.tiers.base import Placed
+from kvwise.tiers.base import Placed, Want
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
+
+GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def found_keys(tier: DiskTier) -> set[bytes]:
@@ -298,20 +300,21 @@ def test_segment_of_pure_noise_goes(tmp_path: Path) -> None:
     tier.close()
 
 
-def newer_frame(number: int) -> bytes:
-    """A whole frame of a version that does not exist yet."""
+def other_frame(number: int, version: int) -> bytes:
+    """A whole frame of a version that does not exist."""
     data = content(number, 8000)
     block = bytearray(frame.pack(header_of(record(number, 8000), [memoryview(data)])))
-    block[8:10] = (frame.VERSION + 1).to_bytes(2, "little")
+    block[8:10] = version.to_bytes(2, "little")
     seed = frame._HEADER_SEED
     block[-8:] = xxhash.xxh3_64_intdigest(bytes(block[:-8]), seed).to_bytes(8, "little")
     return bytes(block) + data + bytes(192)
 
 
-def test_newer_segments_stay_and_count(tmp_path: Path) -> None:
-    """After a downgrade, segments of the newer version are kept, counted, and never appended to."""
+@pytest.mark.parametrize("version", [0, frame.VERSION + 1, 0xFFFF])
+def test_segments_of_other_versions_stay_and_count(tmp_path: Path, version: int) -> None:
+    """Segments of a version that nobody here knows are kept, counted, and never appended to."""
     path = tmp_path / "segment-00000007.kvw"
-    path.write_bytes(newer_frame(1) + newer_frame(2))
+    path.write_bytes(other_frame(1, version) + other_frame(2, version))
     files = Files((tmp_path,))
     tier = files.open(CAPACITY_BYTES)
 
@@ -319,7 +322,40 @@ def test_newer_segments_stay_and_count(tmp_path: Path) -> None:
     assert tier.used_bytes == files.used_bytes() == 6 * 4096
     assert files.spot(put_one(tier, 3, 5000))[0] == tmp_path / "segment-00000008.kvw"
     tier.close()
-    assert path.read_bytes() == newer_frame(1) + newer_frame(2)
+    assert path.read_bytes() == other_frame(1, version) + other_frame(2, version)
+
+
+def test_segments_of_every_version_ever_are_read(tmp_path: Path) -> None:
+    """A segment of golden frames, without a footer, is found and loads."""
+    golden = [path.read_bytes() for path in sorted(GOLDEN.glob("frame-*.bin"))]
+    (tmp_path / "segment-00000007.kvw").write_bytes(b"".join(golden))
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    found = scanned(tier)
+    wants = [
+        Want(r.key, r.space, r.raw_bytes, p.location, p.stored_bytes, blank(r.raw_bytes))
+        for r, p in found
+    ]
+
+    assert len(found) == len(golden) > 0
+    assert verdicts(tier, wants) == [None] * len(golden)
+    assert [b"".join(w.buffers) for w in wants] == [
+        data[4096 : 4096 + w.raw_bytes] for data, w in zip(golden, wants, strict=True)
+    ]
+    tier.close()
+
+
+def test_an_empty_file_is_an_empty_segment(tmp_path: Path) -> None:
+    """A segment that was created and never written goes at the next start."""
+    files = Files((tmp_path,))
+    (tmp_path / "segment-00000007.kvw").touch()
+    os.truncate(tmp_path / "segment-00000007.kvw", 3 * 4096)
+    (tmp_path / "segment-00000008.kvw").touch()
+    tier = files.open(CAPACITY_BYTES)
+
+    assert found_keys(tier) == set()
+    assert tier.used_bytes == files.used_bytes() == 0
+    assert files.segments() == []
+    tier.close()
 
 
 def compressible(number: int) -> list[memoryview]:

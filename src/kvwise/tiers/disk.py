@@ -123,7 +123,7 @@ class DiskTier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all frames and footers, and of segments that a newer version wrote."""
+        """Bytes of all frames and footers, and of segments that another version wrote."""
         return self._room.used_bytes
 
     @property

@@ -208,7 +208,7 @@ class Directory:
     def walk(self, codecs: frozenset[int]) -> Iterator[tuple[int, Walked]]:
         """Every segment of earlier processes, with the frames that one of `codecs` can read.
 
-        What is no such frame is given back, except a segment of a newer format: that one stays,
+        What is no such frame is given back, except a segment of another format: that one stays,
         counted in `used_bytes`. A second walk finds nothing.
 
         Headers are small reads, so segments are walked side by side, a group at a time.
@@ -294,8 +294,8 @@ class Directory:
             fd = self._open(segment, os.O_RDWR | directio.open_flags(self.io))
             try:
                 found = walk(fd, segment, codecs)
-                if found.newer:
-                    _log.warning("%s is of a newer format: left alone, and counted as used", path)
+                if found.unknown:
+                    _log.warning("%s is of another format: left alone, and counted as used", path)
                     return found
                 for start, size_bytes in found.dead:
                     directio.punch(fd, start, size_bytes)

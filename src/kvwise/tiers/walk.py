@@ -35,14 +35,14 @@ class Walked:
         dead: (offset, bytes) of written ranges that are no such frame, and no footer in use.
         end: offset after the last frame that counts.
         footer_bytes: of the footer behind it that was used; 0 where headers were read.
-        newer: the segment was written by a newer version; the other attributes say nothing then.
+        unknown: another version wrote the segment; the other attributes say nothing then.
     """
 
     entries: Entries = field(default_factory=lambda: Entries.of(()))
     dead: list[tuple[int, int]] = field(default_factory=list)
     end: int = 0
     footer_bytes: int = 0
-    newer: bool = False
+    unknown: bool = False
 
 
 def walk(fd: int, segment: int, codecs: frozenset[int]) -> Walked:
@@ -120,8 +120,8 @@ def _by_headers(fd: int, codecs: frozenset[int]) -> Walked:
     while offset is not None:
         header = _header_at(fd, offset, block)
         if header is None:
-            if not frames and _is_newer(block):
-                return Walked(newer=True)
+            if not frames and _is_unknown(block):
+                return Walked(unknown=True)
             end = _next_magic(fd, offset + BLOCK_BYTES, size_bytes)
         else:
             end = offset + header.frame_bytes
@@ -153,10 +153,10 @@ def _header_at(fd: int, offset: int, block: memoryview) -> Header | None:
         return None
 
 
-def _is_newer(block: memoryview) -> bool:
-    """Whether these bytes are a whole header of a version that came after this one."""
+def _is_unknown(block: memoryview) -> bool:
+    """Whether these bytes are a whole header of a version that this reader does not know."""
     try:
-        return frame.version(block) > frame.VERSION
+        return not 0 < frame.version(block) <= frame.VERSION
     except FrameError:
         return False
 
