@@ -14,7 +14,7 @@ from kvwise.errors import FailureKind, TierError
 from kvwise.live import workers
 from kvwise.live.clock import deadline_after
 from kvwise.live.workers import Outcome, Workers
-from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
 from kvwise.tiers.dram import Arena, ArenaShape
 from tests.live.support import PAGE, eventually
 
@@ -73,7 +73,7 @@ class StubTier:
         """Note what was freed."""
         self._enter(f"free {len(placed)}")
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         """Nothing was here before."""
         return iter(())
 
