@@ -136,6 +136,7 @@ class _Window:
         self._copier = copier
         self._lock = threading.Lock()
         self._view: memoryview | None = None
+        self._memory: object = None
         self._address = 0
         self._holders = 0
 
@@ -161,16 +162,20 @@ class _Window:
                 self._holders -= bool(address)
 
     def _take(self, lease: int) -> int:
-        """Check the lease first and the mapping second: the check may replace the mapping."""
+        """Check the lease first and the mapping second: the check may replace the mapping.
+
+        Mappings are told apart by identity: a later one may well lie at the address of an earlier.
+        """
         _, failed = self._cache.progress(lease)
         if failed:
             return 0
-        if self._view is None or self._address != self._cache.address:
+        pages = self._cache.pages
+        if pages.obj is not self._memory:
             if self._holders:
                 return 0
-            self._view = self._cache.pages
+            self._view, self._memory = pages, pages.obj
             self._address = self._cache.address
-            self._copier.pin(self._address, self._view.nbytes)
+            self._copier.pin(self._address, pages.nbytes)
         return self._address
 
 
