@@ -1,4 +1,4 @@
-"""`kvwise bench`: one subcommand per bench, imported when it is used. It measures nothing itself."""
+"""`kvwise bench`: one subcommand per bench, imported when used. It measures nothing itself."""
 
 from __future__ import annotations
 
