@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvwise import config
+from kvwise import config, host
 
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -30,7 +30,7 @@ def open_config(stack: ExitStack) -> Callable[[bytes], None]:
         again = config.load(printed, environ={})
         assert config.render(again) == config.render(loaded)
         assert config.digest(again) == config.digest(loaded)
-        config.check_host(loaded)
+        host.check_host(loaded)
 
     return attempt
 

@@ -18,13 +18,15 @@ import xxhash
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.frame import HEADER_BYTES, STORED_BYTES_MAX, Header
-from kvwise.tiers import directio, walk
+from kvwise.tiers import directio, footer, walk
+from kvwise.tiers.footer import Entries
+from kvwise.tiers.walk import Walked
 from kvwise.units import round_up
 
 _CODECS = frozenset((0, 7))
 _PIECE = struct.Struct("<BH")
 _FILE_BYTES_MAX = 1 << 19
-RAW, SEALED, HOLE, GOOD, CUT = range(5)
+RAW, SEALED, HOLE, GOOD, CUT, FOOTER, BAD_FOOTER = range(7)
 """What a piece of a segment is, see `segment`."""
 
 
@@ -32,6 +34,17 @@ def sealed(body: bytes) -> bytes:
     """A header block that begins with these bytes and whose checksum holds."""
     covered = body[: HEADER_BYTES - 8].ljust(HEADER_BYTES - 8, b"\0")
     return covered + xxhash.xxh3_64_intdigest(covered, frame._HEADER_SEED).to_bytes(8, "little")
+
+
+def sealed_footer(body: bytes, start: int) -> bytes:
+    """A footer of these columns and of the numbers that its last bytes say; its checksum holds."""
+    columns, numbers = body[:-6], body[-6:].ljust(6, b"\1")
+    kinds, frames = (number % 300 for number in struct.unpack("<HI", numbers))
+    block = columns.ljust(footer.size_bytes(frames, kinds), b"\0")
+    block = block[: footer.size_bytes(frames, kinds)]
+    said = struct.pack("<8sHHIIIQ", footer.MAGIC, 1, frame.VERSION, kinds, frames, 0, start)
+    block = block[: -len(said) - 8] + said
+    return block + xxhash.xxh3_64_intdigest(block, footer._SEED).to_bytes(8, "little")
 
 
 def header(stored_bytes: int, *, codec: int = 0) -> Header:
@@ -69,13 +82,15 @@ def segment(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """Content of a file, and the holes in it, that an input describes piece by piece.
 
     A piece is a kind, a number and that many bytes: raw bytes, a header sealed over them, a hole of
-    so many blocks, a good header for an object of so many bytes, or a cut of the file's end.
+    so many blocks, a good header for an object of so many bytes, a cut of the file's end, a footer
+    for all good headers so far, or one of any content whose checksum holds.
     """
     content, holes, at = bytearray(), [], 0
+    good: list[tuple[Header, int]] = []
     while at + _PIECE.size <= len(data) and len(content) < _FILE_BYTES_MAX:
         kind, number = _PIECE.unpack_from(data, at)
         at += _PIECE.size
-        match kind % 5:
+        match kind % 7:
             case 0:
                 content += data[at : at + number]
                 content += bytes(-len(content) % BLOCK_BYTES)
@@ -87,10 +102,17 @@ def segment(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
                 holes.append((len(content), number % 40 * BLOCK_BYTES))
                 content += bytes(number % 40 * BLOCK_BYTES)
             case 3:
-                content += frame.pack(header(number, codec=number % 3 * 7))
+                good.append((header(number, codec=number % 3 * 7), len(content)))
+                content += frame.pack(good[-1][0])
                 content += b"x" * round_up(number, BLOCK_BYTES)
-            case _:
+            case 4:
                 del content[max(0, len(content) - number) :]
+            case 5:
+                entries = Entries.of(good or [(header(number), 0)])
+                content += footer.pack(entries, number % 2, len(content))
+            case _:
+                content += sealed_footer(data[at : at + number], len(content))
+                at += number
     return bytes(content), holes
 
 
@@ -107,30 +129,41 @@ def open_segment(stack: ExitStack) -> Callable[[bytes], None]:
         for start, size in holes:
             if size and start + size <= len(content):
                 directio.punch(fd, start, size)
-        _check(walk.walk(fd, _CODECS), content)
+        _check(walk.walk(fd, 0, _CODECS), content)
 
     return attempt
 
 
-def _check(found: walk.Found, content: bytes) -> None:
-    """What was found is there, in order, and nothing is claimed twice."""
-    if found.newer:
+def _check(found: Walked, content: bytes) -> None:
+    """What was found is in the file, in order, and nothing is claimed twice."""
+    if found.unknown:
         return
-    for read, offset in found.frames:
-        assert frame.unpack(content[offset : offset + HEADER_BYTES]) == read
-        assert read.codec in _CODECS
-        assert offset + read.frame_bytes <= len(content)
+    entries = found.entries
+    if not found.footer_bytes:
+        for row, offset in enumerate(entries.offsets.tolist()):
+            read, kind = frame.unpack(content[offset : offset + HEADER_BYTES]), entries.kind[row]
+            said = (read.space, read.layout, read.raw_bytes, read.codec)
+            assert said == tuple(entries.kinds[kind])
+            assert (read.key, read.parent) == (
+                bytes(entries.keys[row]),
+                bytes(entries.parents[row]),
+            )
+            assert read.frame_bytes == entries.sizes[row]
+    assert {kind.codec for kind, _ in entries.by_kind()} <= _CODECS
     ranges = sorted(_ranges(found))
     assert all(end <= start for (_, end), (start, _) in pairwise(ranges))
-    assert found.end == max((o + h.frame_bytes for h, o in found.frames), default=0)
     assert not ranges or ranges[-1][1] <= round_up(len(content), BLOCK_BYTES)
     assert all(start % BLOCK_BYTES == 0 < size for start, size in found.dead)
+    assert found.end <= round_up(len(content), BLOCK_BYTES)
 
 
-def _ranges(found: walk.Found) -> Iterator[tuple[int, int]]:
+def _ranges(found: Walked) -> Iterator[tuple[int, int]]:
     """Every range that is spoken of."""
-    yield from ((offset, offset + read.frame_bytes) for read, offset in found.frames)
+    rows = zip(found.entries.offsets.tolist(), found.entries.sizes.tolist(), strict=True)
+    yield from ((offset, offset + size) for offset, size in rows)
     yield from ((offset, offset + size) for offset, size in found.dead)
+    if found.footer_bytes:
+        yield found.end, found.end + found.footer_bytes
 
 
 def segments() -> list[bytes]:
@@ -140,6 +173,7 @@ def segments() -> list[bytes]:
         return _PIECE.pack(kind, number) + data
 
     body = frame.pack(header(5000))[:110]
+    long = b"".join(piece(GOOD, 60_000) for _ in range(5))
     row = b"".join(piece(GOOD, size) for size in (0, 100, 4096, 9000))
     newer = body[:8] + b"\2\0" + body[10:]
     return [
@@ -150,4 +184,8 @@ def segments() -> list[bytes]:
         piece(SEALED, len(newer), newer) + row,
         piece(RAW, 8, frame.MAGIC) * 20 + row,
         piece(HOLE, 39) + row + piece(CUT, 100),
+        row + long + piece(FOOTER, 0),
+        row + long + piece(HOLE, 9) + piece(FOOTER, 0),
+        row + long + piece(FOOTER, 1),
+        row + long + piece(BAD_FOOTER, 100, bytes(94) + b"\1\0\1\0\0\0"),
     ]
