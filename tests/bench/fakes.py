@@ -17,6 +17,7 @@ class Notes:
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.finished: list[str] = []
+        self.noted: list[str] = []
 
     def now(self, text: str) -> None:
         """Remember what is happening."""
@@ -25,6 +26,10 @@ class Notes:
     def done(self, text: str) -> None:
         """Remember a finished step."""
         self.finished.append(text)
+
+    def note(self, text: str) -> None:
+        """Remember what was announced."""
+        self.noted.append(text)
 
 
 @dataclass

@@ -332,3 +332,43 @@ def break_loads(copier: Any, cache: Any) -> None:
         return ready, failed or lease in lost
 
     copier.load, cache.progress = broken_load, broken_progress
+
+
+def test_a_step_gives_its_tokens_before_it_copies(tmp_path: Path) -> None:
+    """On a CPU: what it computed is copied when the next step begins, before that one writes."""
+    with engine(tmp_path) as toy:
+        (worker,) = toy.workers
+        first, again = request("first"), request("again")
+        toy.scheduler.new_request(first)
+        toy.step([first])
+        under_way = [toy.scheduler.has_unfinished]
+        assert not any(toy_pages(toy))
+
+        with overwritten_after_begin(worker, toy):
+            toy.step([])
+        under_way.append(toy.scheduler.has_unfinished)
+        toy.run(again)
+        assert under_way == [True, False]
+        assert again.loads == [(80, False)]
+        assert toy.is_right(again)
+
+
+def toy_pages(toy: Engine) -> bytes:
+    """All bytes of the arena."""
+    return bytes(toy.workers[0]._cache.pages)
+
+
+@contextmanager
+def overwritten_after_begin(worker: Any, toy: Engine) -> Iterator[None]:
+    """A step that writes to every block that there is."""
+    begin = worker.begin
+
+    def begin_and_write(orders: Any) -> None:
+        begin(orders)
+        for memory in toy.memory:
+            for tensor in memory.values():
+                tensor.array[:] = 0xEE
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "begin", begin_and_write)
+        yield

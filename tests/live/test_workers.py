@@ -14,7 +14,7 @@ from kvwise.errors import FailureKind, TierError
 from kvwise.live import workers
 from kvwise.live.clock import deadline_after
 from kvwise.live.workers import Outcome, Workers
-from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
 from kvwise.tiers.dram import Arena, ArenaShape
 from tests.live.support import PAGE, eventually
 
@@ -73,7 +73,7 @@ class StubTier:
         """Note what was freed."""
         self._enter(f"free {len(placed)}")
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         """Nothing was here before."""
         return iter(())
 
@@ -271,6 +271,24 @@ def test_a_failed_drop_does_not_stop_the_thread(
     assert bench.ended(1)
     assert "a job on tier 1 failed: no" in caplog.messages
     assert "Traceback" not in caplog.text
+
+
+def test_many_failed_drops_are_two_lines(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each of a million records would fill a disk: the first, then a count."""
+    bench.tier.gate.set()
+
+    def fail(call: str) -> None:
+        raise TierError(FailureKind.IO, f"no {call}")
+
+    bench.tier.fault = fail
+    for number in range(1, 41):
+        bench.submit(drop(number))
+    bench.close()
+
+    assert caplog.messages == [
+        "a job on tier 1 failed: no free 1",
+        "a job on tier 1 failed: no free 40 (the last of 39 like it)",
+    ]
 
 
 def test_items_that_a_tier_forgets_fail(bench: Bench) -> None:

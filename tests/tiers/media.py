@@ -62,6 +62,13 @@ class Files:
         path, start = self.spot(placed)
         os.truncate(path, start + keep_bytes)
 
+    def cut_footers(self) -> None:
+        """Leave the segments as a process does that is killed before it closes."""
+        for path in self.segments():
+            end = path.read_bytes()[-40:]
+            if end.startswith(b"\x89KVWEND\n"):
+                os.truncate(path, int.from_bytes(end[24:32], "little"))
+
     def segments(self) -> list[Path]:
         """All segment files."""
         return [path for home in self.directories for path in sorted(home.glob("segment-*.kvw"))]

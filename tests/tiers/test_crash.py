@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvwise.errors import FailureKind
-from kvwise.testing.tiers import blank, content, key_of, put_one, verdicts
+from kvwise.testing.tiers import assert_adds_up, blank, content, key_of, put_one, scanned, verdicts
 from kvwise.tiers.base import Want
 from kvwise.tiers.directio import Io
 from kvwise.units import GIB
@@ -60,7 +60,7 @@ def test_killed_in_the_middle(tmp_path: Path, io: str, directories: int) -> None
     for life in range(5):
         killed_writer(homes, io, 3 + life, 0.0007 * life)
         tier = files.open(GIB)
-        found = list(tier.scan())
+        found = scanned(tier)
         wants = [
             Want(r.key, r.space, RAW_BYTES, p.location, p.stored_bytes, blank(RAW_BYTES))
             for r, p in found
@@ -72,8 +72,8 @@ def test_killed_in_the_middle(tmp_path: Path, io: str, directories: int) -> None
                 seen += 1
             else:
                 assert answer in {FailureKind.CORRUPT, FailureKind.MISSING}
-        assert tier.used_bytes == sum(placed.stored_bytes for _, placed in found)
         assert tier.used_bytes == files.used_bytes()
+        assert_adds_up(tier, [placed for _, placed in found])
         put_one(tier, 7, RAW_BYTES)
         tier.free([placed for _, placed in found[::2]])
         tier.close()

@@ -25,7 +25,7 @@ from kvwise.errors import BugError, ConfigError, FailureKind, ProtocolError, Tie
 from kvwise.testing.codecs import scatter
 from kvwise.testing.tiers import Medium, TierSuite
 from kvwise.tiers import dram
-from kvwise.tiers.base import Buffers, Placed, Record, Tier, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Tier, Want
 from kvwise.tiers.dram import Arena, ArenaShape, Backing, SlotState
 from kvwise.units import GIB, KIB, MIB
 
@@ -88,7 +88,7 @@ class ArenaTier:
             for one in placed:
                 self._pages.free(self._objects.pop(one.location)[0])
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         return iter(())
 
     def close(self) -> None:

@@ -28,20 +28,23 @@ from kvwise.testing.tiers import (
     put_one,
     read_back,
     record,
+    scanned,
     verdicts,
     want,
 )
 from kvwise.tiers import directio
-from kvwise.tiers.base import Placed
+from kvwise.tiers.base import Placed, Want
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 
-def scanned(tier: DiskTier) -> set[bytes]:
+
+def found_keys(tier: DiskTier) -> set[bytes]:
     """Keys that a scan finds."""
-    return {seen.key for seen, _ in tier.scan()}
+    return {seen.key for seen, _ in scanned(tier)}
 
 
 def keys(*numbers: int) -> set[bytes]:
@@ -159,7 +162,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("not a segment")
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert tier.used_bytes == 0
     tier.close()
     left = {path.name for path in tmp_path.iterdir()}
@@ -179,12 +182,12 @@ def test_what_only_looks_like_a_segment_is_left_alone(tmp_path: Path) -> None:
 
     tier = files.open(CAPACITY_BYTES)
     assert tier.used_bytes == 0
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     put_one(tier, 1, 5000)
     tier.close()
 
     assert victim.read_bytes() == b"precious" * 1000
-    assert scanned(files.open(CAPACITY_BYTES)) == keys(1)
+    assert found_keys(files.open(CAPACITY_BYTES)) == keys(1)
 
 
 def test_after_the_last_number_comes_the_first(tmp_path: Path) -> None:
@@ -233,8 +236,8 @@ def test_scan_is_for_the_start(tmp_path: Path) -> None:
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
     put_many(tier, range(4), 500_000)
 
-    assert scanned(tier) == set()
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
+    assert found_keys(tier) == set()
     tier.close()
 
 
@@ -249,7 +252,7 @@ def test_torn_tail_is_dropped(tmp_path: Path, keep_bytes: int) -> None:
     files.cut(placed[2], keep_bytes)
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == keys(0, 1)
+    assert found_keys(tier) == keys(0, 1)
     assert tier.used_bytes == files.used_bytes() == placed[0].stored_bytes * 2
     tier.close()
 
@@ -260,9 +263,10 @@ def test_damaged_header_hides_one_frame_only(tmp_path: Path) -> None:
     tier = files.open(CAPACITY_BYTES)
     placed = put_many(tier, range(4), 1_500_000)
     tier.close()
+    files.cut_footers()
     files.overwrite(placed[1], 20, b"damage")
     tier = files.open(CAPACITY_BYTES)
-    found = {seen.key: spot for seen, spot in tier.scan()}
+    found = {seen.key: spot for seen, spot in scanned(tier)}
 
     assert set(found) == keys(0, 2, 3)
     assert tier.used_bytes == files.used_bytes() == placed[0].stored_bytes * 3
@@ -284,7 +288,7 @@ def test_payload_that_looks_like_a_header(tmp_path: Path) -> None:
     files.overwrite(placed, 20, b"damage")
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == keys(2)
+    assert found_keys(tier) == keys(2)
     assert tier.used_bytes == files.used_bytes()
     tier.close()
 
@@ -296,34 +300,68 @@ def test_segment_of_pure_noise_goes(tmp_path: Path) -> None:
     files = Files((tmp_path,))
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert files.segments() == []
     assert tier.used_bytes == 0
     tier.close()
 
 
-def newer_frame(number: int) -> bytes:
-    """A whole frame of a version that does not exist yet."""
+def other_frame(number: int, version: int) -> bytes:
+    """A whole frame of a version that does not exist."""
     data = content(number, 8000)
     block = bytearray(frame.pack(header_of(record(number, 8000), [memoryview(data)])))
-    block[8:10] = (frame.VERSION + 1).to_bytes(2, "little")
+    block[8:10] = version.to_bytes(2, "little")
     seed = frame._HEADER_SEED
     block[-8:] = xxhash.xxh3_64_intdigest(bytes(block[:-8]), seed).to_bytes(8, "little")
     return bytes(block) + data + bytes(192)
 
 
-def test_newer_segments_stay_and_count(tmp_path: Path) -> None:
-    """After a downgrade, segments of the newer version are kept, counted, and never appended to."""
+@pytest.mark.parametrize("version", [0, frame.VERSION + 1, 0xFFFF])
+def test_segments_of_other_versions_stay_and_count(tmp_path: Path, version: int) -> None:
+    """Segments of a version that nobody here knows are kept, counted, and never appended to."""
     path = tmp_path / "segment-00000007.kvw"
-    path.write_bytes(newer_frame(1) + newer_frame(2))
+    path.write_bytes(other_frame(1, version) + other_frame(2, version))
     files = Files((tmp_path,))
     tier = files.open(CAPACITY_BYTES)
 
-    assert scanned(tier) == set()
+    assert found_keys(tier) == set()
     assert tier.used_bytes == files.used_bytes() == 6 * 4096
     assert files.spot(put_one(tier, 3, 5000))[0] == tmp_path / "segment-00000008.kvw"
     tier.close()
-    assert path.read_bytes() == newer_frame(1) + newer_frame(2)
+    assert path.read_bytes() == other_frame(1, version) + other_frame(2, version)
+
+
+def test_segments_of_every_version_ever_are_read(tmp_path: Path) -> None:
+    """A segment of golden frames, without a footer, is found and loads."""
+    golden = [path.read_bytes() for path in sorted(GOLDEN.glob("frame-*.bin"))]
+    (tmp_path / "segment-00000007.kvw").write_bytes(b"".join(golden))
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    found = scanned(tier)
+    wants = [
+        Want(r.key, r.space, r.raw_bytes, p.location, p.stored_bytes, blank(r.raw_bytes))
+        for r, p in found
+    ]
+
+    assert len(found) == len(golden) > 0
+    assert verdicts(tier, wants) == [None] * len(golden)
+    assert [b"".join(w.buffers) for w in wants] == [
+        data[4096 : 4096 + w.raw_bytes] for data, w in zip(golden, wants, strict=True)
+    ]
+    tier.close()
+
+
+def test_an_empty_file_is_an_empty_segment(tmp_path: Path) -> None:
+    """A segment that was created and never written goes at the next start."""
+    files = Files((tmp_path,))
+    (tmp_path / "segment-00000007.kvw").touch()
+    os.truncate(tmp_path / "segment-00000007.kvw", 3 * 4096)
+    (tmp_path / "segment-00000008.kvw").touch()
+    tier = files.open(CAPACITY_BYTES)
+
+    assert found_keys(tier) == set()
+    assert tier.used_bytes == files.used_bytes() == 0
+    assert files.segments() == []
+    tier.close()
 
 
 def compressible(number: int) -> list[memoryview]:
@@ -340,7 +378,7 @@ def lives(tmp_path: Path, *codecs: Codec) -> list[set[bytes]]:
     for life, codec in enumerate(codecs):
         files = Files((tmp_path,), codec=codec)
         tier = files.open(CAPACITY_BYTES)
-        found.append(scanned(tier))
+        found.append(found_keys(tier))
         if life == 0:
             tier.put([(record(1, 200 * 1024), compressible(1))])
             put_one(tier, 2, 200 * 1024)
@@ -360,7 +398,7 @@ def test_codec_is_read_back(tmp_path: Path) -> None:
     tier = Files((tmp_path,), codec=Deflate()).open(CAPACITY_BYTES)
     wants = [want(n, 200 * 1024, placed[n - 1]) for n in (1, 2)]
 
-    assert scanned(tier) == keys(1, 2)
+    assert found_keys(tier) == keys(1, 2)
     assert placed[0].stored_bytes < placed[1].stored_bytes == 4096 + 200 * 1024
     assert verdicts(tier, wants) == [None, None]
     assert b"".join(wants[0].buffers) == b"".join(compressible(1))
@@ -434,7 +472,7 @@ def test_any_mixture_of_frames_and_rubbish(mixture: list[tuple[str, int]], torn:
             file.write(whole_frame(40)[:torn])
         files = Files((Path(home),))
         tier = files.open(CAPACITY_BYTES)
-        found = scanned(tier)
+        found = found_keys(tier)
 
         assert found == keys(*(n for n, (kind, _) in enumerate(mixture) if kind == "frame"))
         assert len(found) == frames

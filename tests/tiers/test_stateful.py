@@ -12,7 +12,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from kvwise.errors import FailureKind
 from kvwise.testing.codecs import Deflate
-from kvwise.testing.tiers import content, key_of, put_many, read_back, verdicts, want
+from kvwise.testing.tiers import (
+    assert_adds_up,
+    content,
+    key_of,
+    put_many,
+    read_back,
+    scanned,
+    verdicts,
+    want,
+)
 from kvwise.tiers.base import Placed
 from kvwise.units import MIB
 from tests.tiers.media import Files
@@ -79,7 +88,7 @@ class DiskMachine(RuleBasedStateMachine):
         """Close, open and scan: exactly the stored objects are found."""
         self.tier.close()
         self.tier = self.files.open(64 * MIB)
-        found = {record.key: (record.raw_bytes, placed) for record, placed in self.tier.scan()}
+        found = {record.key: (record.raw_bytes, placed) for record, placed in scanned(self.tier)}
 
         assert set(found) == {key_of(number) for number in self.stored}
         self.stored = {number: found[key_of(number)] for number in self.stored}
@@ -87,9 +96,8 @@ class DiskMachine(RuleBasedStateMachine):
     @invariant()
     def space_adds_up(self) -> None:
         """The accounting, the answers of put and the files agree."""
-        held = sum(placed.stored_bytes for _, placed in self.stored.values())
-
-        assert self.tier.used_bytes == held == self.files.used_bytes()
+        assert self.tier.used_bytes == self.files.used_bytes()
+        assert_adds_up(self.tier, [placed for _, placed in self.stored.values()])
 
     def teardown(self) -> None:
         """Leave nothing behind."""

@@ -12,7 +12,7 @@ from kvwise.errors import TierError
 from kvwise.testing.codecs import scatter
 from kvwise.testing.memory import MemoryTier, Shelf
 from kvwise.testing.tiers import Medium, VerifyingTierSuite
-from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
 
 
 class Believing(MemoryTier):
@@ -42,7 +42,7 @@ class Hoarding(MemoryTier):
 class Forgetful(MemoryTier):
     """Finds nothing again after a restart."""
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         return iter(())
 
 

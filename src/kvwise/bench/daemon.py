@@ -35,7 +35,7 @@ class DaemonOptions:
         disk: directory of its disk tier.
         dram_bytes: memory for its arena.
         disk_bytes: cap on its disk tier.
-        event_log: file that records its events.
+        event_log: file that records its events; None records none.
         log: file that gets its output.
     """
 
@@ -43,7 +43,7 @@ class DaemonOptions:
     disk: Path
     dram_bytes: int
     disk_bytes: int
-    event_log: Path
+    event_log: Path | None
     log: Path
 
 
@@ -64,7 +64,8 @@ class Daemon:
         command = [sys.executable, "-m", "kvwise", "serve", "--socket", str(options.socket)]
         command += ["--dram", str(options.dram_bytes), "--disk", str(options.disk)]
         command += ["--disk-size", str(options.disk_bytes), "--metrics", ""]
-        command += ["--event-log", str(options.event_log)]
+        if options.event_log is not None:
+            command += ["--event-log", str(options.event_log)]
         child = Child("kvwise serve", command, log=options.log, env=os.environ, stop_s=STOP_S)
         daemon = cls(child, options)
         try:

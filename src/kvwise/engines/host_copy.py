@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable
 
 from kvwise.engines.copying import CopyPlan, Fence
+from kvwise.engines.first_touch import FirstTouch
 
 _HOST_FENCE: Fence = object()
 
@@ -31,8 +32,12 @@ class HostCopier:
     nothing to mark.
     """
 
+    _touch = FirstTouch()
+    """Knows no arena before `pin`."""
+
     def pin(self, address: int, size_bytes: int) -> None:
-        """Nothing to prepare: host memory is reachable as it is."""
+        """Remember where the arena is; its memory is mapped as it comes into use."""
+        self._touch = FirstTouch(address, size_bytes)
 
     def fence(self) -> Fence:
         """The same mark every time: host work is over when the call that did it returns."""
@@ -40,6 +45,7 @@ class HostCopier:
 
     def load(self, plan: CopyPlan, fence: Fence, on_layer: Callable[[int], None]) -> None:
         """Arena to device, layer by layer."""
+        self._touch.map(plan.arena, plan.sizes)
         device, arena, sizes = plan.device.tolist(), plan.arena.tolist(), plan.sizes.tolist()
         for layer, (first, last) in enumerate(zip(plan.bounds, plan.bounds[1:], strict=False)):
             _move(device[first:last], arena[first:last], sizes[first:last])
@@ -47,6 +53,7 @@ class HostCopier:
 
     def store(self, plan: CopyPlan, fence: Fence) -> None:
         """Device to arena."""
+        self._touch.map(plan.arena, plan.sizes)
         _move(plan.arena.tolist(), plan.device.tolist(), plan.sizes.tolist())
 
     def close(self) -> None:

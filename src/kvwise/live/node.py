@@ -8,26 +8,27 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import struct
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kvwise
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES
-from kvwise.config import Config, check_host
+from kvwise.config import Config
 from kvwise.core.brain import Brain
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
 from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
+from kvwise.host import check_host
 from kvwise.live.clock import now_ns
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
 from kvwise.live.warm import Warmer
-from kvwise.tiers.base import Placed, Record, Tier
+from kvwise.tiers.base import Found, Tier
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskConfig, DiskTier
 from kvwise.tiers.dram import Arena, ArenaShape, Backing
@@ -42,22 +43,11 @@ DISK_LATENCY_S = 5e-4
 """First guesses for the disk, about one NVMe drive of a cloud machine; measuring replaces them."""
 
 LEASE_TTL_NS = 30 * NS_PER_S
-RECORDS_AT_ONCE = 4096
-"""Recovered records in one event."""
-
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""
 
+_LOCATION, _SIZE = struct.Struct("<Q"), struct.Struct("<I")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Recovery:
-    """Records of one namespace and size that wait to be told."""
-
-    keys: list[bytes] = field(default_factory=list)
-    parents: list[bytes] = field(default_factory=list)
-    placed: list[Placed] = field(default_factory=list)
 
 
 class Node:
@@ -101,7 +91,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier)
             self.pump.start()
-            undo.callback(Warmer(self.arena).close)
+            undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
     def close(self, flush_s: float) -> bool:
@@ -189,43 +179,30 @@ class Node:
     def _recover(self, number: int, tier: Tier) -> None:
         """Tell the brain what a tier found, then that this was all."""
         count = 0
-        groups: dict[tuple[bytes, int], _Recovery] = {}
-        for record, placed in tier.scan():
-            self._found_bytes.setdefault(record.space, record.raw_bytes)
-            group = groups.setdefault((record.space, record.raw_bytes), _Recovery())
-            _collect(group, record, placed)
-            count += 1
-            if len(group.keys) >= RECORDS_AT_ONCE:
-                self._tell(number, groups.pop((record.space, record.raw_bytes)), record)
-        for (space, raw_bytes), group in groups.items():
-            self._tell(number, group, Record(b"", b"", space, b"", raw_bytes))
+        for found in tier.scan():
+            self._found_bytes.setdefault(found.space, found.raw_bytes)
+            self._tell(number, found)
+            count += len(found.locations) // 8
         self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", (), (), 0)])
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _tell(self, number: int, group: _Recovery, like: Record) -> None:
-        """Tell the brain of one group of records."""
+    def _tell(self, number: int, found: Found) -> None:
+        """Tell the brain of some records."""
         self.pump.handle(
             [
                 Recovered(
                     now_ns(),
                     number,
-                    like.space,
-                    b"".join(group.keys),
-                    b"".join(group.parents),
-                    tuple(placed.location for placed in group.placed),
-                    tuple(placed.stored_bytes for placed in group.placed),
-                    like.raw_bytes,
+                    found.space,
+                    found.keys,
+                    found.parents,
+                    tuple(at for (at,) in _LOCATION.iter_unpack(found.locations)),
+                    tuple(size for (size,) in _SIZE.iter_unpack(found.stored_bytes)),
+                    found.raw_bytes,
                 )
             ]
         )
-
-
-def _collect(group: _Recovery, record: Record, placed: Placed) -> None:
-    """Add a record to its group."""
-    group.keys.append(record.key)
-    group.parents.append(record.parent)
-    group.placed.append(placed)
 
 
 def _open_arena(config: Config) -> Arena:

@@ -16,7 +16,7 @@ from kvwise.codecs.frame import HEADER_BYTES, Header
 from kvwise.codecs.plain import PLAIN
 from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.testing.codecs import scatter
-from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class MemoryTier:
             for one in placed:
                 del self._shelf.frames[one.location]
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         """Every frame on the shelf with a good header, as far as the cap allows."""
         kept = 0
         for location, data in list(self._shelf.frames.items()):
@@ -90,10 +90,15 @@ class MemoryTier:
                 del self._shelf.frames[location]
                 continue
             kept += len(data)
-            record = Record(
-                header.key, header.parent, header.space, header.layout, header.raw_bytes
+            yield Found(
+                header.space,
+                header.layout,
+                header.raw_bytes,
+                header.key,
+                header.parent,
+                location.to_bytes(8, "little"),
+                len(data).to_bytes(4, "little"),
             )
-            yield record, Placed(location, len(data))
 
     def close(self) -> None:
         """Answer CLOSED from now on; the shelf stays."""

@@ -45,6 +45,33 @@ class Placed:
     stored_bytes: int
 
 
+FOUND_MAX = 1 << 16
+"""Records in one `Found`."""
+
+FOUND_BYTES_MAX = (1 << 32) - 1
+"""No record that a scan finds takes more: what is larger does not outlive the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records of an earlier life that have namespace, layout and size in common, as columns.
+
+    Attributes:
+        space, layout, raw_bytes: as in `Record`.
+        keys, parents: 16 bytes for each record.
+        locations: 8 bytes for each, little-endian; as `put` would have returned them.
+        stored_bytes: 4 bytes for each, little-endian; likewise.
+    """
+
+    space: bytes
+    layout: bytes
+    raw_bytes: int
+    keys: bytes
+    parents: bytes
+    locations: bytes
+    stored_bytes: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """One object to read back.
@@ -90,8 +117,8 @@ class Tier(Protocol):
         """Give the space of these objects back to the medium."""
         ...
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
-        """Every whole record that an earlier process left, by header; called once, before use.
+    def scan(self) -> Iterator[Found]:
+        """Every whole record that an earlier process left, in batches; called once, before use.
 
         Payloads are not read. A key may come twice: the caller frees the copy it does not want.
         """

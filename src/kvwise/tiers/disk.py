@@ -18,14 +18,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from kvwise.codecs import frame
-from kvwise.codecs.base import Codec, scratch, total_bytes
+from kvwise.codecs.base import BLOCK_BYTES, Codec, scratch, total_bytes
 from kvwise.codecs.plain import PLAIN
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
-from kvwise.tiers.base import Buffers, Placed, Record, Want
+from kvwise.tiers.base import FOUND_MAX, Buffers, Found, Placed, Record, Want
 from kvwise.tiers.crew import Crew
 from kvwise.tiers.directio import Io
+from kvwise.tiers.footer import Entries
 from kvwise.tiers.room import Room
 from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
 from kvwise.tiers.segments import (
@@ -120,7 +123,7 @@ class DiskTier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all frames, and of segments that a newer version wrote."""
+        """Bytes of all frames and footers, and of segments that another version wrote."""
         return self._room.used_bytes
 
     @property
@@ -179,22 +182,17 @@ class DiskTier:
             if failure is not None:
                 raise failure
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         """Every whole record an earlier process left; those beyond the cap are given back."""
         if not self._gate.is_open:
             raise _closed()
-        kept = 0
+        kept_bytes = 0
         for directory in self._directories:
-            for header, extent in directory.walk(frozenset(self._codecs)):
-                if kept + extent.size_bytes > self._capacity_bytes:
-                    directory.free([extent])
-                    continue
-                kept += extent.size_bytes
-                record = Record(
-                    header.key, header.parent, header.space, header.layout, header.raw_bytes
-                )
-                location = pack_location(directory.number, extent)
-                yield record, Placed(location, extent.size_bytes)
+            for segment, walked in directory.walk(frozenset(self._codecs)):
+                room_bytes = self._capacity_bytes - kept_bytes
+                entries = _within(directory, segment, walked.entries, room_bytes)
+                kept_bytes += directory.bytes_of(segment)
+                yield from _found(directory.number, segment, entries)
 
     def close(self) -> None:
         """Finish what is under way, then give up files, locks and threads; idempotent."""
@@ -204,7 +202,7 @@ class DiskTier:
         self._readers.close()
         self._writers.close()
         for directory in self._directories:
-            directory.close()
+            directory.close(self._room.admit)
 
     def _extent(self, location: int, size_bytes: int) -> tuple[int, Extent]:
         """Where a location is, checked."""
@@ -236,7 +234,8 @@ class DiskTier:
             for draft, spare in zip(drafts, spares, strict=True)
             for piece in draft.pieces(spare)
         ]
-        extents, failure = directory.append(pieces, [draft.size_bytes for draft in drafts])
+        headers = [draft.header for draft in drafts]
+        extents, failure = directory.append(pieces, headers, self._room.admit)
         answers: list[Placed | TierError] = [
             Placed(pack_location(directory.number, extent), extent.size_bytes) for extent in extents
         ]
@@ -343,6 +342,36 @@ def _open_all(config: DiskConfig) -> list[Directory]:
             directory.close()
         raise
     return directories
+
+
+def _within(directory: Directory, segment: int, entries: Entries, room_bytes: int) -> Entries:
+    """What is left of a segment's frames when the room there is must do; the rest is given back."""
+    if directory.bytes_of(segment) <= room_bytes:
+        return entries
+    directory.drop_footer(segment)
+    fits = np.cumsum(entries.sizes) <= room_bytes
+    excess = entries.only(~fits)
+    pairs = zip(excess.offsets.tolist(), excess.sizes.tolist(), strict=True)
+    directory.free(Extent(segment, offset, size_bytes) for offset, size_bytes in pairs)
+    return entries.only(fits)
+
+
+def _found(number: int, segment: int, entries: Entries) -> Iterator[Found]:
+    """The frames of a segment as a scan tells them."""
+    first = pack_location(number, Extent(segment, 0, 0))
+    for kind, some in entries.by_kind():
+        for start in range(0, len(some), FOUND_MAX):
+            part = some.only(slice(start, start + FOUND_MAX))
+            blocks = (part.offsets // BLOCK_BYTES).astype("<u8")
+            yield Found(
+                kind.space,
+                kind.layout,
+                kind.raw_bytes,
+                part.keys.tobytes(),
+                part.parents.tobytes(),
+                (blocks + np.uint64(first)).tobytes(),
+                part.sizes.astype("<u4").tobytes(),
+            )
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:

@@ -43,9 +43,11 @@ class Room:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that may still be written."""
-        by_device = {d.device: self._above_watermark(d) for d in self._directories if not d.down}
-        return max(0, min(self._below_cap(), sum(by_device.values())))
+        """Bytes that may still be written, besides the footers that segments will need."""
+        alive = [d for d in self._directories if not d.down]
+        by_device = {d.device: self._above_watermark(d) for d in alive}
+        room_bytes = min(self._below_cap(), sum(by_device.values()))
+        return max(0, room_bytes - sum(d.footer_bytes for d in alive))
 
     def take(self, sizes: Sequence[int]) -> tuple[Directory, int] | TierError:
         """Reserve room for frames that should lie side by side.
@@ -68,6 +70,14 @@ class Room:
                 if sizes[0] <= room_bytes:
                     return directory, self._reserve(directory, sizes, room_bytes)
             return self._full(f"no filesystem would keep {format_size(self._min_free_bytes)} free")
+
+    def admit(self, directory: Directory, size_bytes: int) -> bool:
+        """Reserve room for a footer; it goes without when objects have taken it all."""
+        with self._lock:
+            fits = size_bytes <= min(self._below_cap(), self._above_watermark(directory))
+            if fits:
+                directory.reserve(size_bytes)
+            return fits
 
     def observe(self, directory: Directory, size_bytes: int, elapsed_ns: int) -> None:
         """Learn from a read how fast a directory is."""

@@ -29,6 +29,9 @@ class Draft:
         body: its payload up to the last whole block.
     """
 
+    header: Header
+    """Known once `pieces` was called."""
+
     def __init__(self, record: Record, stored: Buffers, codec_id: int) -> None:
         self._record = record
         self._stored = stored
@@ -39,7 +42,7 @@ class Draft:
 
     def pieces(self, spare: memoryview) -> list[memoryview]:
         """The memory of the whole frame, with `SPARE_BYTES` of spare memory for what is added."""
-        header = Header(
+        self.header = Header(
             codec=self._codec_id,
             key=self._record.key,
             parent=self._record.parent,
@@ -49,7 +52,7 @@ class Draft:
             stored_bytes=self._stored_bytes,
             payload_checksum=frame.checksum(self._stored),
         )
-        spare[:HEADER_BYTES] = frame.pack(header)
+        spare[:HEADER_BYTES] = frame.pack(self.header)
         pieces = [spare[:HEADER_BYTES], *self.body]
         if self._tail is not None:
             last = spare[HEADER_BYTES:]

@@ -1,8 +1,8 @@
 """One directory of segment files: append, read, punch, walk. It knows no cap and no payload.
 
-A segment is a file of frames, one after another, that is only ever appended to. Freed frames become
-holes; a segment without a live byte is deleted. A new process never appends to an old segment, so
-every segment was written by one version of the format.
+A segment is a file of frames, one after another, that is only ever appended to, and a footer that
+names them. Freed frames become holes; a segment without a live byte is deleted. A new process never
+appends to an old segment, so every segment was written by one version of the format.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.frame import Header
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
-from kvwise.tiers import directio
+from kvwise.tiers import directio, footer
 from kvwise.tiers.directio import Io
-from kvwise.tiers.walk import walk
+from kvwise.tiers.footer import Entries
+from kvwise.tiers.walk import Walked, walk
 
 ERRORS_MAX = 3
 """Failures in a row after which a directory is given up until the next start."""
@@ -41,6 +42,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the medium
 _GONE = (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE)
 _log = logging.getLogger(__name__)
+
+Admit = Callable[["Directory", int], bool]
+"""Asks for room for a footer of so many bytes: True when it is reserved, False to do without."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,11 +76,12 @@ def unpack_location(location: int, size_bytes: int) -> tuple[int, Extent]:
 
 @dataclass(slots=True)
 class _Tail:
-    """The segment that is being appended to."""
+    """The segment that is being appended to, and the frames that its footer will name."""
 
     segment: int
     fd: int
     offset: int = 0
+    frames: list[tuple[Header, int]] = field(default_factory=list)
 
 
 class Directory:
@@ -106,6 +111,7 @@ class Directory:
             self.io = directio.probe(path, io)
             self.device = path.stat().st_dev
             self._live = dict(_segments(path))
+            self._footers: dict[int, Extent] = {}
         except OSError as error:
             os.close(self._lock_fd)
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -118,8 +124,14 @@ class Directory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes its segments hold: live frames, and segments not walked yet by what they take."""
+        """Bytes its segments hold: live frames and footers; by what they take if not walked yet."""
         return self._used
+
+    @property
+    def footer_bytes(self) -> int:
+        """Bytes of the footer that the present segment would get now."""
+        tail = self._tail
+        return footer.size_bytes(len(tail.frames)) if tail else 0
 
     @property
     def held_bytes(self) -> int:
@@ -152,22 +164,22 @@ class Directory:
             self._reserved -= size_bytes
 
     def append(
-        self, pieces: Sequence[memoryview], sizes: Sequence[int]
+        self, pieces: Sequence[memoryview], headers: Sequence[Header], admit: Admit
     ) -> tuple[list[Extent], TierError | None]:
-        """Write frames of these sizes side by side, for which room was reserved.
+        """Write frames side by side, for which room was reserved.
 
         Returns:
             Where the leading frames that were written are, and why the others were not.
         """
         with self._appending:
-            return self._append(pieces, sizes)
+            return self._append(pieces, headers, admit)
 
     def read(self, extent: Extent, pieces: Sequence[memoryview]) -> tuple[int, TierError | None]:
         """Fill the pieces from an extent: bytes that came, and why not more if it is a fault."""
         if self.down:
             return 0, TierError(FailureKind.IO, self.down)
         try:
-            fd = os.open(self._file(extent.segment), os.O_RDONLY | directio.open_flags(self.io))
+            fd = self._open(extent.segment, os.O_RDONLY | directio.open_flags(self.io))
         except FileNotFoundError as error:
             return 0, None if self._lock_file_exists() else self._fail(error)
         except OSError as error:
@@ -193,45 +205,73 @@ class Directory:
                 failure = self._fail(error)
         return failure
 
-    def walk(self, codecs: frozenset[int]) -> Iterator[tuple[Header, Extent]]:
-        """Every whole frame that earlier processes left and one of `codecs` can read.
+    def walk(self, codecs: frozenset[int]) -> Iterator[tuple[int, Walked]]:
+        """Every segment of earlier processes, with the frames that one of `codecs` can read.
 
-        What is no such frame is given back, except a segment of a newer format: that one stays,
+        What is no such frame is given back, except a segment of another format: that one stays,
         counted in `used_bytes`. A second walk finds nothing.
 
-        Each header is a small read, so segments are walked side by side, a group at a time.
+        Headers are small reads, so segments are walked side by side, a group at a time.
         """
         with ThreadPoolExecutor(WALKERS, thread_name_prefix="kvwise-walk") as pool:
             while self._unwalked:
                 group = self._unwalked[: 2 * WALKERS]
                 del self._unwalked[: 2 * WALKERS]
-                for frames in pool.map(lambda segment: self._walk(segment, codecs), group):
-                    yield from frames
+                found = pool.map(lambda segment: self._walk(segment, codecs), group)
+                yield from zip(group, found, strict=True)
 
-    def close(self) -> None:
+    def bytes_of(self, segment: int) -> int:
+        """Bytes that one segment holds."""
+        with self._lock:
+            return self._live.get(segment, 0) + self._footer_of(segment)
+
+    def drop_footer(self, segment: int) -> None:
+        """Cut the footer of a segment off; what the medium keeps of it stays counted."""
+        with self._lock:
+            extent = self._footers.pop(segment, None)
+        if extent is None:
+            return
+        try:
+            fd = self._open(segment, os.O_RDWR)
+            try:
+                os.ftruncate(fd, extent.offset)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._fail(error)
+            with self._lock:
+                self._footers[segment] = extent
+            return
+        with self._lock:
+            self._used -= extent.size_bytes
+
+    def close(self, admit: Admit = lambda *_: False) -> None:
         """Give up files and lock; idempotent. Nobody may be appending or reading."""
         if self._lock_fd < 0:
             return
         if self._tail:
+            self._seal(self._tail, admit)
             self._retire(self._tail)
         self._tail = None
         os.close(self._lock_fd)
         self._lock_fd = -1
 
     def _append(
-        self, pieces: Sequence[memoryview], sizes: Sequence[int]
+        self, pieces: Sequence[memoryview], headers: Sequence[Header], admit: Admit
     ) -> tuple[list[Extent], TierError | None]:
         """As `append`, on one thread at a time."""
         extents: list[Extent] = []
+        sizes = [header.frame_bytes for header in headers]
         total, kept, failure = sum(sizes), 0, None
         try:
-            tail = self._tail_for(total)
+            tail = self._tail_for(total, admit)
             start, tail.offset = tail.offset, tail.offset + total
             written, error = directio.write_all(tail.fd, pieces, start)
-            for size in sizes:
+            for header, size in zip(headers, sizes, strict=True):
                 if kept + size > written:
                     break
                 extents.append(Extent(tail.segment, start + kept, size))
+                tail.frames.append((header, start + kept))
                 kept += size
             if error is not None:
                 failure = self._fail(error)
@@ -247,45 +287,67 @@ class Directory:
                 self._errors = 0
         return extents, failure
 
-    def _walk(self, segment: int, codecs: frozenset[int]) -> list[tuple[Header, Extent]]:
-        """The frames of one segment; brings its accounting from disk bytes to live bytes."""
+    def _walk(self, segment: int, codecs: frozenset[int]) -> Walked:
+        """What one segment holds; brings its accounting from disk bytes to live bytes."""
         path = self._file(segment)
         try:
-            fd = os.open(path, os.O_RDWR | directio.open_flags(self.io))
+            fd = self._open(segment, os.O_RDWR | directio.open_flags(self.io))
             try:
-                found = walk(fd, codecs)
-                if found.newer:
-                    _log.warning("%s is of a newer format: left alone, and counted as used", path)
-                    return []
+                found = walk(fd, segment, codecs)
+                if found.unknown:
+                    _log.warning("%s is of another format: left alone, and counted as used", path)
+                    return found
                 for start, size_bytes in found.dead:
                     directio.punch(fd, start, size_bytes)
-                os.ftruncate(fd, found.end)
+                if not found.footer_bytes:
+                    os.ftruncate(fd, found.end)
             finally:
                 os.close(fd)
         except OSError as error:
             self._fail(error)
-            return []
-        live = sum(header.frame_bytes for header, _ in found.frames)
+            return Walked()
         with self._lock:
-            self._used += live - self._live[segment]
-            self._live[segment] = live
-        if not live:
-            self._delete(segment)
-        return [(header, Extent(segment, at, header.frame_bytes)) for header, at in found.frames]
+            self._used += found.entries.live_bytes + found.footer_bytes - self._live[segment]
+            self._live[segment] = found.entries.live_bytes
+            if found.footer_bytes:
+                self._footers[segment] = Extent(segment, found.end, found.footer_bytes)
+        self._shed(segment)
+        return found
 
-    def _tail_for(self, size_bytes: int) -> _Tail:
+    def _tail_for(self, size_bytes: int, admit: Admit) -> _Tail:
         """The segment to append so many bytes to, a new one when the present one is full."""
         tail = self._tail
         if tail and tail.offset + size_bytes <= self._segment_bytes:
             return tail
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | directio.open_flags(self.io)
-        fresh = _Tail(self._next, os.open(self._file(self._next), flags, 0o600))
+        fresh = _Tail(self._next, self._open(self._next, flags))
+        if tail:
+            self._seal(tail, admit)
         with self._lock:
             self._live[fresh.segment] = 0
             self._tail, self._next = fresh, self._after(self._next)
         if tail:
             self._retire(tail)
         return fresh
+
+    def _seal(self, tail: _Tail, admit: Admit) -> None:
+        """Write the footer of a segment behind its frames, where it pays and there is room."""
+        entries = Entries.of(tail.frames)
+        size_bytes = footer.size_bytes(len(entries), len(entries.kinds))
+        pays = footer.pays(size_bytes, self._live[tail.segment])
+        sound = not self.down and len(entries.kinds) <= footer.KINDS_MAX
+        if not pays or not sound or not admit(self, size_bytes):
+            return
+        block = footer.pack(entries, tail.segment, tail.offset)
+        _, error = directio.write_all(tail.fd, [block], tail.offset)
+        kept_bytes = size_bytes
+        if error is not None:
+            self._fail(error)
+            kept_bytes = self._take_back(tail, tail.offset, size_bytes)
+        with self._lock:
+            self._reserved -= size_bytes
+            self._used += kept_bytes
+            self._footers[tail.segment] = Extent(tail.segment, tail.offset, kept_bytes)
 
     def _after(self, segment: int) -> int:
         """The number for the next segment; after the last one there can be, from the start."""
@@ -297,13 +359,12 @@ class Directory:
     def _retire(self, tail: _Tail) -> None:
         """Stop appending to a segment."""
         os.close(tail.fd)
-        if not self._live.get(tail.segment):
-            self._delete(tail.segment)
+        self._shed(tail.segment)
 
     def _free(self, extent: Extent) -> None:
-        """Punch one extent; delete the segment when that was its last live byte."""
+        """Punch one extent; what then is not worth its bytes any more goes too."""
         try:
-            fd = os.open(self._file(extent.segment), os.O_RDWR | os.O_CLOEXEC)
+            fd = self._open(extent.segment, os.O_RDWR)
         except FileNotFoundError:
             if not self._lock_file_exists():
                 raise  # the whole directory is out of sight, its bytes may come back
@@ -318,9 +379,8 @@ class Directory:
             self._used -= extent.size_bytes
             self._live[extent.segment] -= extent.size_bytes
             appending = self._tail is not None and self._tail.segment == extent.segment
-            empty = not self._live[extent.segment] and not appending
-        if empty:
-            self._delete(extent.segment)
+        if not appending:
+            self._shed(extent.segment)
 
     def _take_back(self, tail: _Tail, offset: int, size_bytes: int) -> int:
         """Leave nothing visible of frames that failed; the bytes that stay on the medium."""
@@ -331,14 +391,31 @@ class Directory:
             return size_bytes
         return 0
 
-    def _delete(self, segment: int) -> None:
-        """Remove the file of a segment that holds nothing."""
+    def _shed(self, segment: int) -> None:
+        """Delete a segment without a live byte, or cut off a footer that does not pay any more."""
         with self._lock:
-            self._live.pop(segment, None)
+            live_bytes, footer_bytes = self._live.get(segment), self._footer_of(segment)
+        if not live_bytes:
+            self._delete(segment)
+        elif not footer.pays(footer_bytes, live_bytes):
+            self.drop_footer(segment)
+
+    def _footer_of(self, segment: int) -> int:
+        """Bytes of the footer that a segment has."""
+        extent = self._footers.get(segment)
+        return extent.size_bytes if extent else 0
+
+    def _delete(self, segment: int) -> None:
+        """Remove the file of a segment that holds nothing but perhaps its footer."""
         try:
             self._file(segment).unlink(missing_ok=True)
         except OSError as error:
-            self._fail(error)  # an empty file stays; the next start removes it
+            self._fail(error)  # a file without frames stays; the next start removes it
+            return
+        with self._lock:
+            self._live.pop(segment, None)
+            self._used -= self._footer_of(segment)
+            self._footers.pop(segment, None)
 
     def _fail(self, error: OSError) -> TierError:
         """What a failed call means; gives the directory up when it is gone or keeps failing."""
@@ -352,6 +429,10 @@ class Directory:
             self.down = f"{self.path} is given up until the next start: {error.strerror}"
             _log.error("%s", self.down)
         return TierError(FailureKind.IO, f"{self.path}: {error.strerror}")
+
+    def _open(self, segment: int, flags: int) -> int:
+        """A descriptor of a segment; a link that took its place is not followed."""
+        return os.open(self._file(segment), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def _file(self, segment: int) -> Path:
         """Path of a segment."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from kvwise.errors import FailureKind, TierError
-from kvwise.tiers.base import Buffers, Placed, Record, Tier, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Tier, Want
 from kvwise.units import NS_PER_S
 
 _SCALE = 1 << 64
@@ -49,7 +49,7 @@ class Wrapped:
         """As the inner tier does."""
         self.inner.free(placed)
 
-    def scan(self) -> Iterator[tuple[Record, Placed]]:
+    def scan(self) -> Iterator[Found]:
         """As the inner tier does."""
         return self.inner.scan()
 

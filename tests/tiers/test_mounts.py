@@ -1,0 +1,214 @@
+"""The disk tier on filesystems that are full, read-only or gone. They are real, mounted here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kvwise.errors import ConfigError, FailureKind, TierError
+from kvwise.testing.tiers import (
+    CAPACITY_BYTES,
+    assert_adds_up,
+    content,
+    filled,
+    key_of,
+    put_one,
+    read_back,
+    record,
+    scanned,
+    verdicts,
+    want,
+)
+from kvwise.tiers.base import Placed
+from kvwise.tiers.disk import DiskTier
+from kvwise.units import MIB
+from tests.tiers.media import Files
+
+RAW_BYTES = 90_000
+ROOM_BYTES = 12 * MIB
+
+
+def mounted(stack: ExitStack, kind: str, home: Path) -> Path:
+    """A small filesystem of its own, until the stack is left; the test is skipped without."""
+    home.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(home)]
+    if kind == "ext4":
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("needs mkfs.ext4")
+        image = home.with_suffix(".img")
+        image.touch()
+        with image.open("r+b") as file:
+            file.truncate(2 * ROOM_BYTES)
+        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", str(image)], check=True)
+        argv = ["mount", "-o", "loop", str(image), str(home)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount {kind} here: {done.stderr.strip()}")
+    stack.callback(subprocess.run, ["umount", "-l", str(home)], check=True)
+    return home
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory on a filesystem of 12 MiB, or twice that."""
+    with ExitStack() as stack:
+        yield mounted(stack, request.param, tmp_path / "small") / "kvwise"
+
+
+@contextmanager
+def read_only(home: Path) -> Iterator[None]:
+    """Whatever is opened below a directory cannot be written for a while."""
+    subprocess.run(["mount", "--bind", str(home), str(home)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(home)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def fill(tier: DiskTier, first: int) -> dict[int, Placed]:
+    """Store objects until one is refused, which must be because there is no room."""
+    placed: dict[int, Placed] = {}
+    for number in range(first, first + 1000):
+        (answer,) = tier.put([(record(number, RAW_BYTES), filled(number, RAW_BYTES))])
+        if isinstance(answer, TierError):
+            assert answer.kind is FailureKind.FULL
+            return placed
+        placed[number] = answer
+    raise AssertionError("the filesystem is never full")
+
+
+def whole(tier: DiskTier, placed: dict[int, Placed]) -> bool:
+    """Whether all of these load with their bytes."""
+    return all(
+        read_back(tier, number, RAW_BYTES, spot) == content(number, RAW_BYTES)
+        for number, spot in placed.items()
+    )
+
+
+@pytest.mark.parametrize("min_free_bytes", [0, 2 * MIB])
+def test_a_disk_that_is_full(small: Path, min_free_bytes: int) -> None:
+    """Until the last block objects are stored, then refused; what is freed is used again."""
+    files = Files((small,), min_free_bytes=min_free_bytes)
+    tier = files.open(1 << 40)
+    placed = fill(tier, 0)
+    for turn in range(3):
+        assert tier.used_bytes == files.used_bytes()
+        assert_adds_up(tier, placed.values())
+        assert shutil.disk_usage(small).free >= min_free_bytes
+        gone = sorted(placed)[turn::4]
+        tier.free([placed.pop(number) for number in gone])
+        more = fill(tier, 1000 * (turn + 1))
+        assert len(more) >= len(gone) - 2
+        placed |= more
+    assert whole(tier, placed)
+    tier.close()
+    tier = files.open(1 << 40)
+
+    assert {seen.key for seen, _ in scanned(tier)} == {key_of(number) for number in placed}
+    assert tier.used_bytes == files.used_bytes()
+    tier.close()
+
+
+def test_a_disk_that_somebody_else_fills(small: Path) -> None:
+    """Without a block left, puts and footers are refused, and everything stored stays whole."""
+    files = Files((small,))
+    tier = files.open(1 << 40)
+    placed = {number: put_one(tier, number, RAW_BYTES) for number in range(30)}
+    other = small.parent / "other"
+    with suppress(OSError), other.open("wb", 0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert shutil.disk_usage(small).free < 4096
+    assert fill(tier, 100) == {}
+    assert tier.down == ()
+    assert whole(tier, placed)
+    tier.close()
+    with pytest.raises(ConfigError, match="No space left"):
+        files.open(1 << 40)
+    other.unlink()
+    tier = files.open(1 << 40)
+
+    assert {seen.key for seen, _ in scanned(tier)} == {key_of(number) for number in range(30)}
+    assert tier.used_bytes == files.used_bytes()
+    tier.close()
+
+
+def test_a_disk_that_turns_read_only(small: Path, tmp_path: Path) -> None:
+    """One drive that takes no writes is given up; the other goes on, and nothing is lost."""
+    files = Files((small, tmp_path / "other"))
+    tier = files.open(CAPACITY_BYTES)
+    placed = {number: put_one(tier, number, RAW_BYTES) for number in range(20)}
+    tier.close()
+    tier = files.open(CAPACITY_BYTES)
+    list(tier.scan())
+    with read_only(small.parent):
+        assert whole(tier, placed)
+        for number in range(100, 110):
+            (answer,) = tier.put([(record(number, RAW_BYTES), filled(number, RAW_BYTES))])
+            if isinstance(answer, Placed):
+                placed[number] = answer
+        assert len(tier.down) == 1
+        assert "small" in tier.down[0]
+        assert len(placed) == 29
+        assert whole(tier, {n: spot for n, spot in placed.items() if n >= 100})
+        tier.close()
+        with pytest.raises(ConfigError, match="Read-only file system"):
+            files.open(CAPACITY_BYTES)
+    tier = files.open(CAPACITY_BYTES)
+
+    assert {seen.key for seen, _ in scanned(tier)} == {key_of(number) for number in placed}
+    assert tier.used_bytes == files.used_bytes()
+    tier.close()
+
+
+def test_a_disk_that_is_unmounted(tmp_path: Path) -> None:
+    """What is on a drive that went away fails and is not lost; the other drive goes on."""
+    with ExitStack() as stack:
+        home = mounted(stack, "ext4", tmp_path / "away")
+        files = Files((home, tmp_path / "stays"))
+        tier = files.open(CAPACITY_BYTES)
+        placed = {number: put_one(tier, number, RAW_BYTES) for number in range(20)}
+        subprocess.run(["umount", "-l", str(home)], check=True)
+        found = verdicts(tier, [want(n, RAW_BYTES, spot) for n, spot in placed.items()])
+        homes = [files.spot(spot)[0].parent.name for spot in placed.values()]
+        assert [kind is None for kind in found] == [name == "stays" for name in homes]
+        assert set(found) == {None, FailureKind.IO}
+        assert len(tier.down) == 1
+        with pytest.raises(TierError, match="given up"):
+            tier.free(list(placed.values()))
+        fresh = put_one(tier, 100, RAW_BYTES)
+        assert files.spot(fresh)[0].parent.name == "stays"
+        tier.close()
+        image = home.with_suffix(".img")
+        subprocess.run(["mount", "-o", "loop", str(image), str(home)], check=True)
+        tier = files.open(CAPACITY_BYTES)
+        away = {key_of(n) for n, name in zip(placed, homes, strict=True) if name == "away"}
+
+        assert {seen.key for seen, _ in scanned(tier)} == away | {key_of(100)}
+        assert tier.used_bytes == files.used_bytes()
+        tier.close()
+
+
+def test_a_cap_that_shrank_over_two_disks(tmp_path: Path) -> None:
+    """A smaller cap holds over all directories together, and what is kept is whole."""
+    files = Files((tmp_path / "a", tmp_path / "b"))
+    tier = files.open(CAPACITY_BYTES)
+    for number in range(60):
+        put_one(tier, number, RAW_BYTES)
+    tier.close()
+    for capacity_bytes in (4 * MIB, 2 * MIB, 100_000, 5000):
+        tier = files.open(capacity_bytes)
+        kept = scanned(tier)
+
+        assert tier.used_bytes == files.used_bytes() <= capacity_bytes
+        assert_adds_up(tier, [spot for _, spot in kept])
+        assert tier.used_bytes > capacity_bytes - 200_000
+        numbers = {key_of(number): number for number in range(60)}
+        assert whole(tier, {numbers[seen.key]: spot for seen, spot in kept})
+        tier.close()
