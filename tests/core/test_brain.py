@@ -322,9 +322,11 @@ def test_clear_spares_what_is_in_use() -> None:
     assert ask(made, name="other").chunks == 0
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 8
+    assert made.snapshot()["levels"]["pins"] == 8
     made.handle(Released(6, 1, planned.lease, 1, 1, 1))
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 0
+    assert made.snapshot()["levels"]["pins"] == 0
     assert made.snapshot()["levels"]["pages_free"] == 40
 
 

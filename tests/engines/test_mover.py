@@ -280,6 +280,15 @@ def test_a_replaced_arena_is_pinned_before_it_is_used(bench: Bench) -> None:
     assert (bench.device[:, 1:4] == 9).all()
 
 
+def test_an_arena_at_the_address_of_an_earlier_one_is_pinned_anew(bench: Bench) -> None:
+    """Other memory may be mapped where an arena was: what is pinned there is not that memory."""
+    assert wait_loads([bench.load(1)], 10)
+    bench.arena.memory = bench.arena.memory.view()
+    assert wait_loads([bench.load(2)], 10)
+    assert wait_loads([bench.load(3)], 10)
+    assert bench.copier.pinned == [bench.arena.memory.ctypes.data] * 2
+
+
 @pytest.mark.pain("C10")
 def test_an_arena_is_not_replaced_under_a_copy(bench: Bench) -> None:
     """While a store still reads the old arena, a load of the new one is lost, not unpinned."""

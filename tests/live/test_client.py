@@ -171,11 +171,15 @@ def test_another_thread_waits_no_longer_than_its_own_timeout(tmp_path: Path, are
         silent.set()
 
 
+@pytest.mark.parametrize("user", ["asks", "polls"])
 def test_the_arena_of_a_dead_daemon_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
-    """It stays mapped for copies that are under way, then its memory goes back."""
-    monkeypatch.setattr(client_module, "RETIRE_S", 0.3)
+    """It stays mapped for copies that are under way, then its memory goes back.
+
+    Whoever only polls for progress, as an engine's workers do, gives it up as well.
+    """
+    monkeypatch.setattr(client_module, "RETIRE_S", 1.0)
     monkeypatch.setattr(client_module, "RETRY_S", 0.05)
     config = settings(tmp_path)
     with thread_daemon(config):
@@ -191,10 +195,15 @@ def test_the_arena_of_a_dead_daemon_is_given_up(
                 return False
             return True
 
-        assert eventually(asks)
+        def polls() -> bool:
+            client.progress(1)
+            return client.pages is not old
+
+        uses = asks if user == "asks" else polls
+        assert eventually(uses)
         old[0] = 1
         assert len(client._retired) == 1
-        assert eventually(lambda: asks() and not client._retired)
+        assert eventually(lambda: uses() and not client._retired)
         with pytest.raises(ValueError, match="released"):
             old[0] = 1
         client.close()

@@ -34,6 +34,7 @@ class StubTier:
     most_writes: int = 0
     used_bytes: int = 0
     free_bytes: int = 1 << 40
+    down: Sequence[str] = ()
 
     def _enter(self, call: str) -> None:
         self.calls.append(call)

@@ -39,6 +39,7 @@ class ArenaTier:
     """The arena as a tier: pages handed out by the brain's own free list, bytes by copying."""
 
     name = "arena"
+    down: Sequence[str] = ()
 
     def __init__(self, capacity_bytes: int) -> None:
         self.arena = Arena.create(ArenaShape.of(capacity_bytes // PAGE, PAGE))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,7 @@ class _Run:
         old = self.daemon_options
         log = self.options.out / f"events-{life}.kvlog"
         log.unlink(missing_ok=True)
-        options = DaemonOptions(
-            old.socket, old.disk, old.dram_bytes, old.disk_bytes, event_log=log, log=old.log
-        )
+        options = replace(old, event_log=log)
         daemon = self.stack.enter_context(Daemon.start(options, self.progress))
         self.progress.done(f"cache daemon, {'first' if life == 1 else 'second'} life")
         return daemon

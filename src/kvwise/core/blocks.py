@@ -124,7 +124,11 @@ class Holding:
 
 
 class Blocks:
-    """Every block on every tier. Drops made by an event are collected until `take_drops`."""
+    """Every block on every tier. Drops made by an event are collected until `take_drops`.
+
+    Attributes:
+        pins: how many there are, on all blocks together.
+    """
 
     def __init__(self, tiers: tuple[TierSpec, ...], page_bytes: int, eviction: str) -> None:
         """Empty tiers; tier 0 is the arena, in pages of `page_bytes`."""
@@ -132,6 +136,7 @@ class Blocks:
         self.shelves = [Shelf(spec, POLICIES[eviction](self.index)) for spec in tiers]
         self.pages = Pages(tiers[DRAM].capacity_bytes // page_bytes)
         self.page_bytes = page_bytes
+        self.pins = 0
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
         self._doomed: set[int] = set()
@@ -179,10 +184,12 @@ class Blocks:
     def pin(self, row: int) -> None:
         """Keep the bytes of a block until `unpin`."""
         self.index.pins[row] += 1
+        self.pins += 1
 
     def unpin(self, row: int) -> None:
         """Take one pin back; a doomed block goes with its last one."""
         self.index.pins[row] -= 1
+        self.pins -= 1
         if not self.index.pins[row] and self.is_doomed(row):
             self._finish_doomed(row)
 
@@ -417,3 +424,4 @@ class Blocks:
             for row in range(self.index.capacity):
                 assert shelf.kids[row] == kids[row]
         assert held + self.pages.free_count == self.pages.count
+        assert self.pins == sum(self.index.pins)

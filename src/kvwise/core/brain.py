@@ -172,6 +172,7 @@ class Brain:
                 "clients": len(self._clients),
                 "leases": {"load": len(self._loads.leases), "store": len(self._stores.leases)},
                 "jobs": {"load": len(self._loads.jobs), "store": len(self._stores.jobs)},
+                "pins": world.blocks.pins,
                 "pages_free": world.blocks.pages.free_count,
                 "tiers": self._tiers(),
             },

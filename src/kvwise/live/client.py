@@ -407,6 +407,7 @@ class Client:
         if talk.lock.acquire(blocking=False):
             try:
                 talk.peek_ns = now
+                self._unmap_retired()
                 if talk.link is not None and talk.link.is_dead():
                     self._lost(talk)
                 if talk.link is None:

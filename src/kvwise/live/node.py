@@ -173,6 +173,7 @@ class Node:
                 "pages": self.arena.shape.page_count,
                 "resident_bytes": self.arena.resident_bytes,
             },
+            "down": {tier.name: list(tier.down) for tier in self._tiers.values()},
             "event_log": self._log is not None and self._log.is_open,
         }
 

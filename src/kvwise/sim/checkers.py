@@ -91,6 +91,8 @@ def _levels(levels: dict[str, Any], ledger: Ledger) -> None:
     page_bytes = ledger.config.page_bytes
     pages = (ledger.config.tiers[DRAM].capacity_bytes - ledger.used_bytes[DRAM]) // page_bytes
     require("free pages agree", (levels, pages), held=levels["pages_free"] == pages)
+    pins = sum(ledger.pins.values())
+    require("pins are counted", (levels, pins), held=levels["pins"] == pins)
     leases = {"load": len(ledger.promises), "store": len(ledger.grants)}
     require("leases balance", (levels, leases), held=levels["leases"] == leases)
     busy = levels["jobs"]["store"]
