@@ -35,7 +35,7 @@ def test_false_beginnings_do_not_multiply_reads(
         for block in range(blocks):
             begin = frame.MAGIC if block % every == 0 else b"?" * 8
             os.pwrite(fd, begin.ljust(BLOCK_BYTES, b"x"), block * BLOCK_BYTES)
-        found = walk.walk(fd, frozenset((0,)))
+        found = walk.walk(fd, 1, frozenset((0,)))
     finally:
         os.close(fd)
 
