@@ -1,4 +1,4 @@
-"""What hostile bytes are thrown at: the five places where kvwise reads what it did not just write.
+"""What hostile bytes are thrown at: the places where kvwise reads what it did not just write.
 
 Each parser says what its inputs look like, where the first of them come from, and which error it
 documents. It opens what it needs once and tries any number of inputs. It makes no inputs.
@@ -57,6 +57,7 @@ PARSERS = {
     for parser in (
         Parser("frame", frame_target.open_frame, (FrameError,), frame_target.frames),
         Parser("segment", frame_target.open_segment, (), frame_target.segments),
+        Parser("footer", frame_target.open_footer, (FrameError,), frame_target.footers),
         Parser(
             "request",
             request_target.open_daemon,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kvwise.codecs import frame
 from kvwise.errors import FailureKind
 from kvwise.testing.tiers import (
     CAPACITY_BYTES,
@@ -297,6 +298,27 @@ def damage(image: Image, rng: random.Random) -> None:
             image.files[name] = image.copy().files[rng.choice(sorted(image.files))]
         case _:
             image.apply(Change("truncate", name))
+
+
+def test_wrong_bytes_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With checksums that hold for anything, damage reaches a load and the check complains."""
+    monkeypatch.setattr(frame, "checksum", lambda _: 0)
+    life = run(tmp_path / "1", Image(), monkeypatch, first_life)
+    *_, (_, closed) = images(life.start, life.recorder.changes)
+    file = next(iter(closed.files.values()))
+    spot = next(n for n, data in file.written.items() if not data.startswith(frame.MAGIC))
+    file.written[spot] = b"damage" + file.written[spot][6:]
+    with pytest.raises(AssertionError):
+        check(closed, tmp_path / "damaged", set(), Tally())
+
+
+def test_a_lost_object_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last write before a note never reached the files, the check complains."""
+    life = run(tmp_path / "1", Image(), monkeypatch, first_life)
+    made = life.recorder.notes[20][0]
+    *_, (_, image) = images(life.start, life.recorder.changes[: made - 1])
+    with pytest.raises(AssertionError, match="lost"):
+        check(image, tmp_path / "cut", life.promised(made), Tally())
 
 
 @pytest.mark.parametrize("seed", range(8))

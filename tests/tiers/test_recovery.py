@@ -33,13 +33,11 @@ from kvwise.testing.tiers import (
     want,
 )
 from kvwise.tiers import directio
-from kvwise.tiers.base import Placed, Want
+from kvwise.tiers.base import Placed
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def found_keys(tier: DiskTier) -> set[bytes]:
@@ -329,25 +327,6 @@ def test_segments_of_other_versions_stay_and_count(tmp_path: Path, version: int)
     assert files.spot(put_one(tier, 3, 5000))[0] == tmp_path / "segment-00000008.kvw"
     tier.close()
     assert path.read_bytes() == other_frame(1, version) + other_frame(2, version)
-
-
-def test_segments_of_every_version_ever_are_read(tmp_path: Path) -> None:
-    """A segment of golden frames, without a footer, is found and loads."""
-    golden = [path.read_bytes() for path in sorted(GOLDEN.glob("frame-*.bin"))]
-    (tmp_path / "segment-00000007.kvw").write_bytes(b"".join(golden))
-    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
-    found = scanned(tier)
-    wants = [
-        Want(r.key, r.space, r.raw_bytes, p.location, p.stored_bytes, blank(r.raw_bytes))
-        for r, p in found
-    ]
-
-    assert len(found) == len(golden) > 0
-    assert verdicts(tier, wants) == [None] * len(golden)
-    assert [b"".join(w.buffers) for w in wants] == [
-        data[4096 : 4096 + w.raw_bytes] for data, w in zip(golden, wants, strict=True)
-    ]
-    tier.close()
 
 
 def test_an_empty_file_is_an_empty_segment(tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ from kvwise.errors import FailureKind
 from kvwise.testing.tiers import (
     CAPACITY_BYTES,
     assert_adds_up,
+    blank,
     content,
     key_of,
     put_many,
     read_back,
     scanned,
+    verdicts,
 )
 from kvwise.tiers import directio, footer
-from kvwise.tiers.base import Placed
+from kvwise.tiers.base import Placed, Want
 from kvwise.tiers.directio import Io
 from kvwise.tiers.footer import Entries
 from kvwise.units import KIB, MIB
@@ -34,6 +36,7 @@ FRAME_BYTES = 20_480
 COUNT = 120
 """Objects of two whole segments and a bit."""
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 Damage = Callable[[Path, Path], None]
 
 
@@ -360,3 +363,22 @@ def test_frames_of_a_later_version_hide_behind_no_footer(tmp_path: Path) -> None
     assert tier.used_bytes == files.used_bytes()
     tier.close()
     assert path.read_bytes() == data
+
+
+def test_segments_of_every_version_ever_are_read(tmp_path: Path) -> None:
+    """A segment of golden frames, without a footer, is found and loads."""
+    golden = [path.read_bytes() for path in sorted(GOLDEN.glob("frame-*.bin"))]
+    (tmp_path / "segment-00000007.kvw").write_bytes(b"".join(golden))
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    found = scanned(tier)
+    wants = [
+        Want(r.key, r.space, r.raw_bytes, p.location, p.stored_bytes, blank(r.raw_bytes))
+        for r, p in found
+    ]
+
+    assert len(found) == len(golden) > 0
+    assert verdicts(tier, wants) == [None] * len(golden)
+    assert [b"".join(w.buffers) for w in wants] == [
+        data[4096 : 4096 + w.raw_bytes] for data, w in zip(golden, wants, strict=True)
+    ]
+    tier.close()
