@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from kvwise.core.brain import Brain
+from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
+    Cleared,
     Command,
     Drop,
     Ended,
@@ -94,7 +96,7 @@ class Node:
         self.reasons: Counter[str] = Counter()
         self.offset_ns = 0
         self.is_up = False
-        self.raw_bytes: dict[bytes, int] = {}
+        self.layouts: dict[bytes, Layout] = {}
         self.restarted: list[Act] = []
         self._drive_specs = drives
         self._hall = hall
@@ -112,14 +114,15 @@ class Node:
         self.generation += 1
         self.brain = Brain(self.config)
         self.arena = Arena(self.config.tiers[DRAM].capacity_bytes // self.config.page_bytes)
-        self.ledger = Ledger(self.config, self.arena, self.raw_bytes)
+        self.ledger = Ledger(self.config, self.arena, self.layouts)
         self.slots: dict[int, Slot] = {}
-        self._watchers: dict[int, Act] = {}
+        self._watchers: dict[int, list[Act]] = {}
         yard = Yard(
             timeline=self._hall.timeline,
             injector=self._hall.injector,
             arena=self.arena,
             report=self._report,
+            clear=self.clear,
             clock_ns=self.clock_ns,
             dice=self._hall.dice,
         )
@@ -186,7 +189,7 @@ class Node:
         """A client attaches and opens namespaces; its number."""
         self._clients += 1
         for space in spaces:
-            self.raw_bytes[space.digest] = space.layout.object_bytes
+            self.layouts[space.digest] = space.layout
             self.handle(Joined(self.clock_ns(), self._clients, space))
         return self._clients
 
@@ -194,9 +197,14 @@ class Node:
         """A client is gone."""
         self.handle(Left(self.clock_ns(), client))
 
+    def clear(self) -> None:
+        """Somebody has everything dropped that is not in use, if a daemon is there to hear it."""
+        if self.is_up:
+            self.handle(Cleared(self.clock_ns()))
+
     def watch(self, lease: int, act: Act) -> None:
         """Have something happen whenever the word of a lease changes, once."""
-        self._watchers[lease] = act
+        self._watchers.setdefault(lease, []).append(act)
 
     # --- time ---
 
@@ -265,6 +273,5 @@ class Node:
                 pass
 
     def _look(self, lease: int) -> None:
-        watcher: Callable[[], None] | None = self._watchers.pop(lease, None)
-        if watcher is not None:
+        for watcher in self._watchers.pop(lease, ()):
             watcher()
