@@ -10,7 +10,9 @@ import click
 
 from kvwise.errors import ConfigError
 
-BENCHES: Final[dict[str, str]] = {}
+BENCHES: Final[dict[str, str]] = {
+    "peers": "kvwise beside LMCache, Mooncake Store and NIXL on this machine.",
+}
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
 
