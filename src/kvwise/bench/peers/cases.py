@@ -101,7 +101,7 @@ def _memory_cases(load: Load) -> list[Case]:
     held = 8 * load.total_bytes
     return [
         Case(
-            "lmcache", "memory, one process", load, "lmcache_manager", spec, ours,
+            "lmcache", "memory, one process", load, "lmcache_storage", spec, ours,
             memory_bytes=held,
             note="StorageManager with LocalCPU in the caller's process; kvwise's daemon is another",
         ),
@@ -126,7 +126,7 @@ def _disk_cases(load: Load, plan: Plan) -> list[Case]:
     held = 6 * load.total_bytes
     found = [
         Case(
-            "lmcache", "disk, LocalDisk O_DIRECT", load, "lmcache_manager", spec,
+            "lmcache", "disk, LocalDisk O_DIRECT", load, "lmcache_storage", spec,
             _disk(load, copies=True), on_disk=True, memory_bytes=held,
             note="with the copies from and to the caller; kvwise also verifies a checksum",
         ),

@@ -44,6 +44,7 @@ class Driver:
             folder: an empty folder for its socket, its log and the code it may see.
         """
         self._buffer = b""
+        self._lost = False
         self._peer: socket.socket | None = None
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         path = folder / "talk"
@@ -80,13 +81,14 @@ class Driver:
             self._peer.close()
             self._peer = None
             deadline = time.monotonic() + STOP_S
-            while self._child.alive and time.monotonic() < deadline:
+            while not self._lost and self._child.alive and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
         self._door.close()
         self._child.stop()
 
     def _hear(self, deadline_s: float, progress: Progress, doing: str) -> dict[str, Any]:
-        """The next line that it says."""
+        """The next line that it says; a driver that does not say one is lost for good."""
+        self._lost = True
         try:
             self._child.wait_until(self._line_came, deadline_s, progress, doing)
         except SetupError as error:
@@ -96,6 +98,7 @@ class Driver:
             answer: dict[str, Any] = json.loads(line)
         except ValueError as error:
             raise DriverLost(f"{self._child.name} said {line[:80]!r}, which is no JSON") from error
+        self._lost = False
         return answer
 
     def _line_came(self) -> bool:

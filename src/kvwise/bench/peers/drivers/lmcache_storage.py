@@ -30,7 +30,7 @@ VISIBLE_S = 60
 _LOOK_S = 0.0002
 
 
-class Manager:
+class Storage:
     """A StorageManager with one place to keep objects: one of TOKENS tokens and one layer each."""
 
     def __init__(self, spec: Spec) -> None:
@@ -120,28 +120,28 @@ def _settings(spec: Spec) -> dict[str, Any]:
 
 @contextmanager
 def prepare(spec: Spec) -> Iterator[Round]:
-    """Memory with bytes of its own for every object, and a manager."""
+    """Memory with bytes of its own for every object, and a place to keep objects."""
     count, size_bytes = spec["count"], spec["object_bytes"]
     source = Region(count * size_bytes, random=True)
     target = Region(count * size_bytes, random=False)
-    manager, numbers = Manager(spec), itertools.count(1)
+    storage, numbers = Storage(spec), itertools.count(1)
     requests = parts(count, spec["at_once"])
 
     def do_round() -> Rates:
-        keys = [manager.key(next(numbers)) for _ in range(count)]
+        keys = [storage.key(next(numbers)) for _ in range(count)]
         put, get = Stopwatch(), Stopwatch()
         target.wipe()
         with put:
             for request in requests:
                 places = [source.address + n * size_bytes for n in request]
-                manager.put([keys[n] for n in request], places, size_bytes)
-            manager.wait_visible(keys)
+                storage.put([keys[n] for n in request], places, size_bytes)
+            storage.wait_visible(keys)
         with get:
             for request in requests:
                 places = [target.address + n * size_bytes for n in request]
-                manager.get([keys[n] for n in request], places, size_bytes)
+                storage.get([keys[n] for n in request], places, size_bytes)
         source.require_same(target)
-        manager.remove(keys)
+        storage.remove(keys)
         return {"put": put.gbps(source.size_bytes), "get": get.gbps(source.size_bytes)}
 
     yield do_round
