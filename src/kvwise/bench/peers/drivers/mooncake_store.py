@@ -107,15 +107,17 @@ class Store:
         """Store every object."""
         for request in self.requests:
             names, places, sizes = self._request(request, keys, self.source)
-            if any(self.store.batch_put_from(names, places, sizes)):
-                raise DriverError("Mooncake did not store an object")
+            codes = self.store.batch_put_from(names, places, sizes)
+            if any(codes):
+                raise DriverError(f"Mooncake did not store an object: codes {sorted(set(codes))}")
 
     def get(self, keys: list[str]) -> None:
         """Read every object."""
         for request in self.requests:
             names, places, sizes = self._request(request, keys, self.target)
-            if self.store.batch_get_into(names, places, sizes) != sizes:
-                raise DriverError("Mooncake did not give back an object that it had stored")
+            read = self.store.batch_get_into(names, places, sizes)
+            if read != sizes:
+                raise DriverError(f"Mooncake did not give back an object: read {sorted(set(read))}")
 
     def forget(self) -> None:
         """Remove every object; one that was just read is under a lease, and would stay."""
