@@ -29,7 +29,9 @@ from kvwise.bench.peers.drivers.base import (
 )
 
 LOCAL_BUFFER_BYTES = 128 << 20
-LEASE_MS = 200
+LEASE_MS = 1500
+"""A read that takes longer fails, and an object that was read cannot be removed for as long."""
+
 START_S = 30
 FULL = 0.9
 """Share of the memory that is written once before anything is measured."""
@@ -121,7 +123,7 @@ class Store:
 
     def forget(self) -> None:
         """Remove every object; one that was just read is under a lease, and would stay."""
-        time.sleep(1.5 * LEASE_MS / 1000)
+        time.sleep(1.2 * LEASE_MS / 1000)
         self.store.remove_all()
 
     def touch(self, segment_bytes: int) -> None:
