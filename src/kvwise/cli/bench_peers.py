@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913
     if as_json:
         click.echo(result.to_json())
     else:
-        _show(result, console)
+        show(result, console)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -123,7 +123,7 @@ def _size(text: str) -> int:
         raise ConfigError(f"--objects: {error}; hint: --objects 2MiB") from error
 
 
-def _show(result: Rows, console: Console) -> None:
+def show(result: Rows, console: Console) -> None:
     """The rows as a table, and what was not measured."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("peer")
