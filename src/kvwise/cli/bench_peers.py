@@ -27,7 +27,7 @@ BEHIND = 1.0
     epilog="""\b
 Examples:
   kvwise bench peers --install
-  kvwise bench peers --peer lmcache --objects 2MiB,16MiB --disk /mnt/nvme0
+  kvwise bench peers --peer lmcache --objects 2MiB --disk /mnt/nvme0
   kvwise bench peers --python nixl=/opt/nixl/bin/python --peer nixl
   kvwise bench peers --json | jq '.rows[] | select(.ratio < 1)'
 """
@@ -49,9 +49,9 @@ Examples:
 @click.option("--install", is_flag=True, help="First install peers that are missing.")
 @click.option(
     "--objects",
-    default=spoken(OBJECTS),
-    show_default=True,
-    help="Sizes of objects.",
+    multiple=True,
+    metavar="SIZE",
+    help=f"Size of the objects; once for each; {' and '.join(map(spoken, OBJECTS))} when left out.",
 )
 @click.option(
     "--passes", type=click.IntRange(1, 100), default=PASSES, show_default=True, help="Rounds."
@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913
     peers: tuple[str, ...],
     pythons: tuple[str, ...],
     install: bool,
-    objects: str,
+    objects: tuple[str, ...],
     passes: int,
     quick: bool,
     disk: Path,
@@ -85,7 +85,7 @@ def command(  # noqa: PLR0913
         peers=peers or tuple(PEERS),
         pythons=dict(_named(pair) for pair in pythons),
         install=install,
-        objects=_sizes(objects),
+        objects=tuple(map(_size, objects)) or OBJECTS,
         passes=passes,
         quick=quick,
         disk=disk,
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913
     if as_json:
         click.echo(result.to_json())
     else:
-        _show(result, console)
+        show(result, console)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -115,15 +115,15 @@ def _named(pair: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    """Sizes separated by commas."""
+def _size(text: str) -> int:
+    """Bytes of an object."""
     try:
-        return tuple(parse_size(size) for size in text.split(","))
+        return parse_size(text)
     except ValueError as error:
-        raise ConfigError(f"--objects: {error}; hint: --objects 2MiB,16MiB") from error
+        raise ConfigError(f"--objects: {error}; hint: --objects 2MiB") from error
 
 
-def _show(result: Rows, console: Console) -> None:
+def show(result: Rows, console: Console) -> None:
     """The rows as a table, and what was not measured."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("peer")

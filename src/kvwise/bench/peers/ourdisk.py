@@ -1,7 +1,8 @@
 """kvwise's disk tier as one side of a comparison: past the page cache, every checksum verified.
 
 It is driven as the daemon drives it, from arena pages and with the daemon's number of threads, but
-without the daemon, since the peers' disk adapters are driven without theirs.
+without the daemon, since the peers' disk adapters are driven without theirs. Where a comparison
+includes a caller's copies, a thread stands for the client, whose process would make them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,37 +77,41 @@ class DiskSide:
         return {"put": gbps(total, put_s), "get": gbps(total, get_s)}
 
     def _put(self, records: list[Record]) -> list[Placed]:
-        """Write request by request."""
+        """Write request by request; the hand copies the next ones in meanwhile."""
         placed: list[Placed] = []
-        for request in self._load.requests:
-            if self._copies:
-                self._copy_in(request)
-            for answer in self._tier.put([(records[n], self._buffers[n]) for n in request]):
-                if not isinstance(answer, Placed):
-                    raise answer
-                placed.append(answer)
+        requests = self._load.requests
+        with ThreadPoolExecutor(1, "hand") as hand:
+            there = [hand.submit(self._copy_in, r) for r in requests] if self._copies else []
+            for number, request in enumerate(requests):
+                if there:
+                    there[number].result()
+                for answer in self._tier.put([(records[n], self._buffers[n]) for n in request]):
+                    if not isinstance(answer, Placed):
+                        raise answer
+                    placed.append(answer)
         return placed
 
     def _get(self, records: list[Record], placed: list[Placed]) -> None:
-        """Read request by request."""
+        """Read request by request; the hand copies out what has arrived meanwhile."""
         size_bytes = self._load.object_bytes
-        for request in self._load.requests:
-            wants = [
-                Want(
-                    records[n].key,
-                    SPACE,
-                    size_bytes,
-                    placed[n].location,
-                    placed[n].stored_bytes,
-                    self._buffers[n],
-                )
-                for n in request
-            ]
-            for _, error in self._tier.get(wants):
-                if error is not None:
-                    raise error
-            if self._copies:
-                self._copy_out(request)
+        with ThreadPoolExecutor(1, "hand") as hand:
+            for request in self._load.requests:
+                wants = [
+                    Want(
+                        records[n].key,
+                        SPACE,
+                        size_bytes,
+                        placed[n].location,
+                        placed[n].stored_bytes,
+                        self._buffers[n],
+                    )
+                    for n in request
+                ]
+                for index, error in self._tier.get(wants):
+                    if error is not None:
+                        raise error
+                    if self._copies:
+                        hand.submit(self._copy_out, request[index : index + 1])
 
     def _copy_in(self, request: range) -> None:
         """Ordinary memory to the arena."""

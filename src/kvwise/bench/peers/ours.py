@@ -108,12 +108,17 @@ class Paged:
 
 
 class Wire:
-    """A client of a daemon, and the product's own copies between memory and arena."""
+    """A client of a daemon, and the product's own copies between memory and arena.
+
+    How copies ended is told with the next step, as an engine tells it once for each of its steps.
+    """
 
     def __init__(self, client: Client, layout: Layout) -> None:
         self._client = client
         self._layout = layout
         self._copier = HostCopier()
+        self._fills: list[Fill] = []
+        self._releases: list[Release] = []
         client.join(Namespace(SPACE, "bench peers", layout))
 
     def planner(self, layers: list[DeviceLayer]) -> Planner:
@@ -121,22 +126,23 @@ class Wire:
         return Planner(self._layout, layers, rank=0, page_bytes=self._client.page_bytes)
 
     def put(self, keys: bytes, blocks: Addresses, planner: Planner) -> None:
-        """Offer objects, copy them into the pages that are granted, and say so.
+        """Offer objects and copy them into the pages that are granted.
 
         Raises:
             PeerError: not all of them were taken.
         """
         offer = Offer(request=keys[:8].hex(), space=SPACE, parent=ROOT, keys=keys)
-        (grant,) = self._client.step(Step(offers=[offer]))
+        (grant,) = self._client.step(Step(fills=self._fills, offers=[offer]))
+        self._fills = []
         if len(grant.chunks) != len(blocks):
             raise PeerError(f"kvwise took {len(grant.chunks)} of {len(blocks)} objects")
         plan = planner.plan(Chunks(_pages(grant.pages, len(blocks)), blocks), self._client.address)
         self._copier.store(plan, self._copier.fence())
         self._require(grant.lease)
-        self._client.step(Step(fills=[Fill(grant.lease, len(blocks))]))
+        self._fills.append(Fill(grant.lease, len(blocks)))
 
     def get(self, keys: bytes, blocks: Addresses, planner: Planner) -> None:
-        """Ask for objects, copy them out, and give the lease back.
+        """Ask for objects and copy them out.
 
         Raises:
             PeerError: not all of them came.
@@ -156,8 +162,13 @@ class Wire:
         copies = planner.plan(chunks, self._client.address)
         self._copier.load(copies, self._copier.fence(), _nobody)
         self._require(plan.lease)
-        release = Release(plan.lease, copied_bytes=count * self._layout.object_bytes)
-        self._client.step(Step(releases=[release]))
+        copied_bytes = count * self._layout.object_bytes
+        self._releases.append(Release(plan.lease, copied_bytes=copied_bytes))
+
+    def tell(self) -> None:
+        """Say how the copies so far ended: what was put can be found from here on."""
+        self._client.step(Step(fills=self._fills, releases=self._releases))
+        self._fills, self._releases = [], []
 
     def forget(self) -> None:
         """Drop everything."""
@@ -238,9 +249,11 @@ class MemorySide:
         begin = time.perf_counter()
         for some, where in zip(keys, blocks, strict=True):
             self._wire.put(some, where, self._from)
+        self._wire.tell()
         middle = time.perf_counter()
         for some, where in zip(keys, blocks, strict=True):
             self._wire.get(some, where, self._to)
+        self._wire.tell()
         end = time.perf_counter()
         require_same(self.source, self.target)
         self._wire.forget()
@@ -293,8 +306,10 @@ class PagedSide:
             keys = os.urandom(load.count * KEY_BYTES)
             begin = time.perf_counter()
             self._wire.put(keys, blocks, self._from)
+            self._wire.tell()
             middle = time.perf_counter()
             self._wire.get(keys, blocks, self._to)
+            self._wire.tell()
             puts.append(middle - begin)
             gets.append(time.perf_counter() - middle)
             self._compare(first, each)

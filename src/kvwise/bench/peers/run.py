@@ -83,14 +83,14 @@ class Options:
         """How to run it again."""
         words = ["kvwise bench peers", *(f"--peer {name}" for name in self.peers)]
         words += [f"--python {name}={path}" for name, path in self.pythons.items()]
-        words += [f"--objects {spoken(self.objects)}"]
+        words += [f"--objects {spoken(size_bytes)}" for size_bytes in self.objects]
         words += ["--quick"] if self.quick else [f"--passes {self.passes}"]
         return " ".join([*words, f"--disk {self.disk}"])
 
 
-def spoken(sizes: Sequence[int]) -> str:
-    """Sizes as they are written on the command line: 2MiB,16MiB."""
-    return ",".join(format_size(size).replace(" ", "").replace(".0", "") for size in sizes)
+def spoken(size_bytes: int) -> str:
+    """A size as it is written on the command line: 2MiB."""
+    return format_size(size_bytes).replace(" ", "").replace(".0", "")
 
 
 def run(options: Options, progress: Progress) -> Rows:

@@ -28,6 +28,9 @@ from kvwise.bench.peers.drivers.base import (
     wait_for_port,
 )
 
+SEGMENT_BYTES_MIN = 64 << 20
+"""Mooncake refuses much smaller ones."""
+
 LOCAL_BUFFER_BYTES = 128 << 20
 LEASE_MS = 1500
 """A read that takes longer fails, and an object that was read cannot be removed for as long."""
@@ -144,7 +147,7 @@ class Store:
 @contextmanager
 def prepare(spec: Spec) -> Iterator[Round]:
     """A master, perhaps a provider, and a store with memory that was touched."""
-    segment_bytes = 2 * spec["count"] * spec["object_bytes"]
+    segment_bytes = max(SEGMENT_BYTES_MIN, 2 * spec["count"] * spec["object_bytes"])
     numbers = itertools.count(1)
     with ExitStack() as undo:
         master, metadata = start_master(undo)
