@@ -9,7 +9,6 @@ import pytest
 from kvwise.bench.peers.cases import Case, Plan, cases
 from kvwise.bench.peers.compare import Found, Ground, compare
 from kvwise.bench.peers.installs import PEERS
-from kvwise.bench.yardstick import Memcpy, Memory
 from kvwise.units import MIB
 from tests.bench.fakes import Notes
 
@@ -23,9 +22,8 @@ def test_a_peer_that_is_installed_is_compared(case: Case, tmp_path: Path) -> Non
     """Both sides verify their bytes and give put and get; nothing is left on the disk."""
     if reason := PEERS[case.peer].absent({}):
         pytest.skip(reason)
-    memcpy = Memcpy(Memory(4 * MIB), Memory(4 * MIB))
     found = Found()
-    compare(case, Ground({}, tmp_path, memcpy, 1, Notes()), found)
+    compare(case, Ground({}, tmp_path, 1, Notes()), found)
 
     assert found.skipped == []
     assert {row["op"] for row in found.rows} == {"put", "get"}

@@ -69,7 +69,7 @@ def main() -> None:
     medium = Medium(Path(sys.argv.pop(1)))
     for verb, name in (("read", "preadv"), ("write", "pwritev")):
         setattr(os, name, medium.wrap(verb, getattr(os, name)))
-    from kvwise.cli import main as command_line
+    from kvwise.__main__ import main as command_line
 
     command_line()
 

@@ -114,7 +114,7 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
     ):
         socket = Path(place) / "kvwise.sock"
         log = out / "daemon.log"
-        options = DaemonOptions(socket, Path(disk), DRAM_BYTES, disk_bytes, None, log)
+        options = DaemonOptions(socket, DRAM_BYTES, log, disk=Path(disk), disk_bytes=disk_bytes)
         with Daemon.start(options, progress) as daemon:
             folders = [out / name for name in ("bare", "cached")]
             caches = (None, {"client.url": str(socket)})

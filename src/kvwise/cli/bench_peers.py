@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import FrameType
 
 import click
 from rich import box
@@ -88,6 +90,8 @@ def command(  # noqa: PLR0913
         quick=quick,
         disk=disk,
     )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     console = Console(stderr=as_json)
     with Terminal(console) as progress:
         result = run(options, progress)
@@ -95,6 +99,12 @@ def command(  # noqa: PLR0913
         click.echo(result.to_json())
     else:
         _show(result, console)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let a polite kill or a closed terminal end what was started, as Ctrl-C does."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _named(pair: str) -> tuple[str, Path]:

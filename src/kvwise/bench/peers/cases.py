@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kvwise.bench.peers.ourdisk import disk_side
-from kvwise.bench.peers.ours import Load, MemorySide, Paged, PagedSide, daemon
-from kvwise.bench.progress import Progress
+from kvwise.bench.peers.ours import Load, Paged
 from kvwise.units import GIB, MIB
-
-Rounds = Callable[[], dict[str, float]]
-"""Does one round and gives GB/s of each operation."""
-
-Ours = Callable[[Path, Progress], AbstractContextManager[Rounds]]
-"""Starts kvwise's side with a folder on the disk to measure."""
 
 REQUEST_BYTES = 64 * MIB
 """What one request moves: the KV of some hundred to some thousand tokens."""
@@ -43,7 +33,7 @@ class Case:
         load: what a round moves each way.
         driver: module of the peer's side.
         spec: what that is told; a folder is added where `on_disk`.
-        ours: starts kvwise's side.
+        ours: what kvwise's side is told, likewise; see `side`.
         on_disk: whether both sides get a folder on the disk to measure.
         memory_bytes: about what both sides hold together.
         note: what a reader must know to take the ratio right.
@@ -54,7 +44,7 @@ class Case:
     load: Load
     driver: str
     spec: dict[str, Any]
-    ours: Ours
+    ours: dict[str, Any]
     on_disk: bool = False
     memory_bytes: int = 0
     note: str = ""
@@ -96,7 +86,7 @@ def cases(plan: Plan) -> list[Case]:
 
 def _memory_cases(load: Load) -> list[Case]:
     """Host memory, in the peer's process or in another one."""
-    spec = {"object_bytes": load.object_bytes, "count": load.count, "at_once": load.at_once}
+    spec = _told(load)
     ours = _memory(load)
     held = 8 * load.total_bytes
     return [
@@ -120,7 +110,7 @@ def _memory_cases(load: Load) -> list[Case]:
 
 def _disk_cases(load: Load, plan: Plan) -> list[Case]:
     """Files past the page cache. Neither side calls fsync."""
-    spec = {"object_bytes": load.object_bytes, "count": load.count, "at_once": load.at_once}
+    spec = _told(load)
     whole = plan.load(load.object_bytes, at_once=load.count)
     adapter = {"what": "l2", "workers": L2_WORKERS, "rounds": ADAPTER_ROUNDS}
     held = 6 * load.total_bytes
@@ -131,7 +121,7 @@ def _disk_cases(load: Load, plan: Plan) -> list[Case]:
             note="with the copies from and to the caller; kvwise also verifies a checksum",
         ),
         Case(
-            "lmcache", "disk, fs_native O_DIRECT", whole, "lmcache_bench", spec | adapter,
+            "lmcache", "disk, fs_native O_DIRECT", whole, "lmcache_bench", _told(whole) | adapter,
             _disk(whole, copies=False), on_disk=True, memory_bytes=held,
             note=f"a file for each object, {L2_WORKERS} workers, one call for all objects; "
             "kvwise also verifies a checksum",
@@ -157,11 +147,8 @@ def _server_case(plan: Plan) -> Case:
     spec = {"what": "server", "pool_gib": pool_gib, "tokens": SERVER.tokens}
     spec |= {"shape": SERVER_SHAPE, "total_bytes": load.total_bytes, "requests": requests}
 
-    @contextmanager
-    def ours(_folder: Path, progress: Progress) -> Iterator[Rounds]:
-        with daemon((requests + 1) * load.total_bytes, progress) as client:
-            yield PagedSide(client, SERVER, requests).round
-
+    ours = _told(load) | {"what": "paged", "paged": asdict(SERVER), "requests": requests}
+    ours |= {"dram_bytes": (requests + 1) * load.total_bytes}
     return Case(
         "lmcache", "server", load, "lmcache_bench", spec, ours,
         memory_bytes=(pool_gib + 4) * GIB,
@@ -170,23 +157,16 @@ def _server_case(plan: Plan) -> Case:
     )  # fmt: skip
 
 
-def _memory(load: Load) -> Ours:
-    """What kvwise does in memory."""
-
-    @contextmanager
-    def ours(_folder: Path, progress: Progress) -> Iterator[Rounds]:
-        with daemon(load.total_bytes + 2 * REQUEST_BYTES, progress) as client:
-            yield MemorySide(client, load).round
-
-    return ours
+def _told(load: Load) -> dict[str, Any]:
+    """What both sides are told of a round."""
+    return {"object_bytes": load.object_bytes, "count": load.count, "at_once": load.at_once}
 
 
-def _disk(load: Load, *, copies: bool) -> Ours:
-    """What kvwise does on disk."""
+def _memory(load: Load) -> dict[str, Any]:
+    """What kvwise's side in memory is told."""
+    return _told(load) | {"what": "memory", "dram_bytes": load.total_bytes + 2 * REQUEST_BYTES}
 
-    @contextmanager
-    def ours(folder: Path, _progress: Progress) -> Iterator[Rounds]:
-        with disk_side(folder, load, copies=copies) as side:
-            yield side.round
 
-    return ours
+def _disk(load: Load, *, copies: bool) -> dict[str, Any]:
+    """What kvwise's side on disk is told."""
+    return _told(load) | {"what": "disk", "copies": copies}

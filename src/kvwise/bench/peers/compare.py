@@ -1,23 +1,24 @@
-"""Runs comparisons: yardstick, kvwise and the peer in turns, and a row for each operation."""
+"""Runs comparisons: memcpy, kvwise and the peer in turns, and a row for each operation."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvwise.bench.machine import memory_bytes
-from kvwise.bench.peers.cases import Case, Rounds
+from kvwise.bench.peers.cases import Case
 from kvwise.bench.peers.installs import PEERS
-from kvwise.bench.peers.talk import Driver, DriverLost
+from kvwise.bench.peers.side import YARDSTICK
+from kvwise.bench.peers.talk import Driver, DriverLost, PeerError, our_command, peer_command
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row
-from kvwise.bench.yardstick import Memcpy, Spread, movement, ratio
+from kvwise.bench.yardstick import Spread, movement, ratio
 from kvwise.units import format_size
 
-OURS, THEIRS, YARDSTICK = "kvwise", "peer", "memcpy"
+OURS = "kvwise"
 DIGITS = 3
 
 
@@ -37,23 +38,35 @@ class Ground:
     Attributes:
         pythons: interpreters that were named, by peer.
         folder: on the disk to measure.
-        memcpy: the yardstick.
         passes: rounds that count.
         progress: where to say what is under way.
     """
 
     pythons: Mapping[str, Path]
     folder: Path
-    memcpy: Memcpy
     passes: int
     progress: Progress
+
+
+@dataclass(slots=True)
+class Turns:
+    """The rates of one side, operation to one rate for each pass that counts."""
+
+    driver: Driver
+    rates: dict[str, list[float]] = field(default_factory=dict)
+
+    def take(self, progress: Progress, *, counts: bool) -> None:
+        """One round; a round that warms up leaves nothing."""
+        for op, rate in self.driver.round(progress).items():
+            if counts:
+                self.rates.setdefault(op, []).append(rate)
 
 
 def compare(case: Case, ground: Ground, found: Found) -> None:
     """Make one comparison; what the peer cannot do is skipped with its last words.
 
     Raises:
-        KvwiseError: kvwise's side failed, which is never skipped.
+        PeerError: kvwise's side failed, which is never skipped.
     """
     name = f"{case.peer}, {case.path}, {format_size(case.load.object_bytes)}"
     free_bytes = memory_bytes("MemAvailable")
@@ -64,92 +77,87 @@ def compare(case: Case, ground: Ground, found: Found) -> None:
         )
         return
     try:
-        rates = _passes(case, ground, name)
+        ours, theirs = _passes(case, ground, name)
     except DriverLost as error:
+        if error.side == OURS:
+            raise PeerError(f"kvwise's own side failed: {error}") from error
         found.skipped.append(f"{name}: {PEERS[case.peer].explain(str(error))}")
-    else:
-        found.rows += _rows(case, rates)
-        found.notes += [f"{name}: {note}" for note in movement(YARDSTICK, rates[YARDSTICK])]
-        ground.progress.done(name)
+        return
+    rows = _rows(case, ours.rates, theirs.rates)
+    found.rows += rows
+    found.notes += [f"{name}: {note}" for note in movement(YARDSTICK, ours.rates[YARDSTICK])]
+    told = ", ".join(f"{row['op']} {row['ratio']:.2f}" for row in rows)
+    ground.progress.done(f"{name}: kvwise / peer {told}")
 
 
-def _passes(case: Case, ground: Ground, name: str) -> dict[str, list[float]]:
-    """The rates of all passes, by side and operation; the first pass warms up and is dropped.
-
-    Who goes first changes from pass to pass.
-    """
-    python = PEERS[case.peer].python(ground.pythons)
-    rates: dict[str, list[float]] = {YARDSTICK: []}
+def _passes(case: Case, ground: Ground, name: str) -> tuple[Turns, Turns]:
+    """Both sides' rates of all passes. Who goes first changes from pass to pass."""
     with ExitStack() as undo:
-        folders = _folders(case, ground, undo)
-        theirs = undo.enter_context(_driver(case, python, folders[THEIRS], ground.progress))
-        ours = undo.enter_context(case.ours(folders[OURS], ground.progress))
-        sides: list[tuple[str, Rounds]] = [(OURS, ours), (THEIRS, theirs)]
+        theirs = Turns(_their_driver(case, ground, undo))
+        ours = Turns(_our_driver(case, ground, undo))
+        for side in (theirs, ours):
+            side.driver.start(ground.progress)
+        order = [ours, theirs]
         for number in range(ground.passes + 1):
             which = f"pass {number} of {ground.passes}" if number else "warming up"
             ground.progress.now(f"{name}, {which}")
-            copied = ground.memcpy.gbps(case.load.object_bytes)
-            for side, do_round in sides:
-                for op, rate in do_round().items():
-                    if number:
-                        rates.setdefault(f"{side} {op}", []).append(rate)
-            if number:
-                rates[YARDSTICK].append(copied)
-            sides.reverse()
-    return rates
+            for side in order:
+                side.take(ground.progress, counts=number > 0)
+            order.reverse()
+        return ours, theirs
 
 
-def _folders(case: Case, ground: Ground, undo: ExitStack) -> dict[str, Path]:
-    """An empty folder for each side, on the disk to measure; they go with the undo stack."""
-    return {
-        side: Path(
-            undo.enter_context(
-                tempfile.TemporaryDirectory(
-                    dir=ground.folder,
-                    prefix=f".kvwise-bench-{case.peer}-",
-                    ignore_cleanup_errors=True,
-                )
-            )
-        )
-        for side in (OURS, THEIRS)
-    }
+def _our_driver(case: Case, ground: Ground, undo: ExitStack) -> Driver:
+    """Start kvwise's side."""
+    place = _folder(None, undo)
+    spec = case.ours | _on_disk(case, ground, undo)
+    driver = Driver(OURS, our_command(), spec, place)
+    undo.callback(driver.close)
+    return driver
 
 
-@contextmanager
-def _driver(case: Case, python: Path, folder: Path, progress: Progress) -> Iterator[Rounds]:
-    """The peer's side, started."""
-    spec = case.spec | ({"folder": str(folder)} if case.on_disk else {})
-    with tempfile.TemporaryDirectory(prefix="kvwise-peer-") as place:
-        driver = Driver(case.driver, python, spec, Path(place))
-        try:
-            driver.start(progress)
-            yield lambda: driver.round(progress)
-        finally:
-            driver.close()
+def _their_driver(case: Case, ground: Ground, undo: ExitStack) -> Driver:
+    """Start the peer's side."""
+    place = _folder(None, undo)
+    command = peer_command(case.driver, PEERS[case.peer].python(ground.pythons), place)
+    driver = Driver(case.driver, command, case.spec | _on_disk(case, ground, undo), place)
+    undo.callback(driver.close)
+    return driver
 
 
-def _rows(case: Case, rates: Mapping[str, list[float]]) -> list[Row]:
+def _on_disk(case: Case, ground: Ground, undo: ExitStack) -> dict[str, str]:
+    """What a side is told of its folder on the disk to measure, where it needs one."""
+    return {"folder": str(_folder(ground.folder, undo))} if case.on_disk else {}
+
+
+def _folder(parent: Path | None, undo: ExitStack) -> Path:
+    """An empty folder that goes with the undo stack."""
+    made = tempfile.TemporaryDirectory(
+        dir=parent, prefix=".kvwise-bench-peers-", ignore_cleanup_errors=True
+    )
+    return Path(undo.enter_context(made))
+
+
+def _rows(
+    case: Case, ours: Mapping[str, list[float]], theirs: Mapping[str, list[float]]
+) -> list[Row]:
     """A row for each operation of the peer; the last word of its name is ours."""
     rows: list[Row] = []
-    for name, theirs in rates.items():
-        side, _, operation = name.partition(" ")
-        if side != THEIRS:
-            continue
+    for operation, rates in theirs.items():
         mode, _, op = operation.rpartition(" ")
-        ours = rates[f"{OURS} {op}"]
-        held = ratio(ours, theirs)
+        held = ratio(ours[op], rates)
         rows.append(
             {
                 "peer": case.peer,
                 "path": f"{case.path} {mode}".strip(),
                 "op": op,
                 "object_bytes": case.load.object_bytes,
-                "gbps": round(Spread.of(theirs).median, DIGITS),
-                "kvwise_gbps": round(Spread.of(ours).median, DIGITS),
+                "gbps": round(Spread.of(rates).median, DIGITS),
+                "kvwise_gbps": round(Spread.of(ours[op]).median, DIGITS),
                 "ratio": round(held.median, DIGITS),
                 "ratio_low": round(held.low, DIGITS),
                 "ratio_high": round(held.high, DIGITS),
-                "memcpy_gbps": round(Spread.of(rates[YARDSTICK]).median, DIGITS),
+                "memcpy_gbps": round(Spread.of(ours[YARDSTICK]).median, DIGITS),
                 "note": case.note,
             }
         )

@@ -27,7 +27,11 @@ KEY_BYTES = 16
 
 
 class DiskSide:
-    """Objects between an arena and files, or between ordinary memory and files by way of it."""
+    """Objects between an arena and files, or between ordinary memory and files by way of it.
+
+    Attributes:
+        source, target: ordinary memory where objects begin and end.
+    """
 
     def __init__(self, tier: DiskTier, arena: Arena, load: Load, *, copies: bool) -> None:
         """Everything is touched here, so that no round pays for its first use.
@@ -39,7 +43,7 @@ class DiskSide:
             copies: whether a put begins in ordinary memory, and a get ends there.
         """
         self._tier, self._arena, self._load, self._copies = tier, arena, load, copies
-        self._source, self._target = Memory(load.total_bytes, seed=1), Memory(load.total_bytes)
+        self.source, self.target = Memory(load.total_bytes, seed=1), Memory(load.total_bytes)
         each = round_up(load.object_bytes, arena.shape.page_bytes) // arena.shape.page_bytes
         self._places = [
             arena.address + n * each * arena.shape.page_bytes for n in range(load.count)
@@ -58,14 +62,14 @@ class DiskSide:
         begin = time.perf_counter()
         placed = self._put(records)
         put_s = time.perf_counter() - begin
-        self._target.clear()
+        self.target.clear()
         self._wipe()
         begin = time.perf_counter()
         self._get(records, placed)
         get_s = time.perf_counter() - begin
         if not self._copies:
             self._copy_out(range(self._load.count))
-        require_same(self._source, self._target)
+        require_same(self.source, self.target)
         self._tier.free(placed)
         total = self._load.total_bytes
         return {"put": gbps(total, put_s), "get": gbps(total, get_s)}
@@ -107,13 +111,13 @@ class DiskSide:
         """Ordinary memory to the arena."""
         size_bytes = self._load.object_bytes
         for n in request:
-            ctypes.memmove(self._places[n], self._source.address + n * size_bytes, size_bytes)
+            ctypes.memmove(self._places[n], self.source.address + n * size_bytes, size_bytes)
 
     def _copy_out(self, request: range) -> None:
         """The arena to ordinary memory."""
         size_bytes = self._load.object_bytes
         for n in request:
-            ctypes.memmove(self._target.address + n * size_bytes, self._places[n], size_bytes)
+            ctypes.memmove(self.target.address + n * size_bytes, self._places[n], size_bytes)
 
     def _wipe(self) -> None:
         """Zeros in the arena, so that the comparison sees only what was read."""

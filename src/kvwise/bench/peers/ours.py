@@ -1,7 +1,6 @@
-"""kvwise's side of each comparison, in the shipped form: a daemon in a process of its own.
+"""kvwise's side of the comparisons in memory: a client of a daemon in a process of its own.
 
-What a peer keeps in its own process is kept by the daemon here: kvwise has no form without one. The
-disk tier is driven without the daemon where the peer's adapter is driven without its own.
+What a peer keeps in its own process is kept by the daemon here, since that is the shipped form.
 """
 
 from __future__ import annotations
@@ -216,20 +215,24 @@ def _answers(socket: Path) -> bool:
 
 
 class MemorySide:
-    """Objects between ordinary memory of this process and the daemon's memory."""
+    """Objects between ordinary memory of this process and the daemon's memory.
+
+    Attributes:
+        source, target: where objects begin and end.
+    """
 
     def __init__(self, client: Client, load: Load) -> None:
         group = Group(GroupKind.FULL, (load.object_bytes,))
         self._load = load
         self._wire = Wire(client, Layout(TOKENS, TOKENS, (group,)))
-        self._source, self._target = Memory(load.total_bytes, seed=1), Memory(load.total_bytes)
-        self._from = self._wire.planner([_flat(self._source, load)])
-        self._to = self._wire.planner([_flat(self._target, load)])
+        self.source, self.target = Memory(load.total_bytes, seed=1), Memory(load.total_bytes)
+        self._from = self._wire.planner([_flat(self.source, load)])
+        self._to = self._wire.planner([_flat(self.target, load)])
 
     def round(self) -> dict[str, float]:
         """Put all objects, get them back, compare; GB/s of each."""
         load = self._load
-        self._target.clear()
+        self.target.clear()
         keys = [os.urandom(len(request) * KEY_BYTES) for request in load.requests]
         blocks = [np.array(request, np.int64).reshape(-1, 1) for request in load.requests]
         begin = time.perf_counter()
@@ -239,7 +242,7 @@ class MemorySide:
         for some, where in zip(keys, blocks, strict=True):
             self._wire.get(some, where, self._to)
         end = time.perf_counter()
-        require_same(self._source, self._target)
+        require_same(self.source, self.target)
         self._wire.forget()
         total = load.total_bytes
         return {"put": gbps(total, middle - begin), "get": gbps(total, end - middle)}
@@ -262,7 +265,11 @@ def _flat(memory: Memory, load: Load) -> DeviceLayer:
 
 
 class PagedSide:
-    """Requests between a paged KV cache of this process and the daemon's memory."""
+    """Requests between a paged KV cache of this process and the daemon's memory.
+
+    Attributes:
+        source, target: the caches where requests begin and end.
+    """
 
     def __init__(self, client: Client, paged: Paged, requests: int) -> None:
         group = Group(GroupKind.FULL, (2 * paged.half_bytes,) * paged.layers)
@@ -270,9 +277,9 @@ class PagedSide:
         self._requests = requests
         self._wire = Wire(client, Layout(paged.block_tokens, TOKENS, (group,)))
         size_bytes = paged.layers * paged.layer_bytes
-        self._source, self._target = Memory(size_bytes, seed=1), Memory(size_bytes)
-        self._from = self._wire.planner(paged.device_layers(self._source.address))
-        self._to = self._wire.planner(paged.device_layers(self._target.address))
+        self.source, self.target = Memory(size_bytes, seed=1), Memory(size_bytes)
+        self._from = self._wire.planner(paged.device_layers(self.source.address))
+        self._to = self._wire.planner(paged.device_layers(self.target.address))
 
     def round(self) -> dict[str, float]:
         """Store and retrieve requests from neighbouring blocks; GB/s by the median request."""
@@ -280,7 +287,7 @@ class PagedSide:
         each = paged.tokens // paged.block_tokens
         puts, gets = [], []
         for number in range(self._requests):
-            self._target.clear()
+            self.target.clear()
             first = number * each % max(1, paged.blocks - each + 1)
             blocks = np.arange(first, first + each, dtype=np.int64).reshape(load.count, -1)
             keys = os.urandom(load.count * KEY_BYTES)
@@ -299,7 +306,7 @@ class PagedSide:
         """Refuse blocks that came back changed."""
         half, paged = self._paged.half_bytes, self._paged
         shape = (paged.layers, 2, paged.blocks, half)
-        source, target = self._source.bytes.reshape(shape), self._target.bytes.reshape(shape)
+        source, target = self.source.bytes.reshape(shape), self.target.bytes.reshape(shape)
         if not np.array_equal(
             source[:, :, first : first + count], target[:, :, first : first + count]
         ):

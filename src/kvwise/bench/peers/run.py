@@ -15,7 +15,7 @@ from kvwise.bench.peers.compare import Found, Ground, compare
 from kvwise.bench.peers.installs import PEERS
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Rows
-from kvwise.bench.yardstick import Memcpy, Memory, working_set_bytes
+from kvwise.bench.yardstick import working_set_bytes
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.errors import ConfigError
 from kvwise.units import GIB, MIB, format_size
@@ -110,11 +110,8 @@ def run(options: Options, progress: Progress) -> Rows:
     plan = Plan(options.objects, set_bytes, passes, options.peers)
     found = Found(notes=[MACHINE_NOTE])
     chosen = [case for case in cases(plan) if _present(case, options, found)]
-    if chosen:
-        memcpy = Memcpy(Memory(set_bytes, seed=1), Memory(set_bytes))
-        ground = Ground(options.pythons, options.disk, memcpy, passes, progress)
-        for case in chosen:
-            compare(case, ground, found)
+    for case in chosen:
+        compare(case, Ground(options.pythons, options.disk, passes, progress), found)
     if options.quick:
         found.notes.append("a quick run: one pass, sets that a large cache may hold")
     return Rows(

@@ -1,10 +1,11 @@
-"""A peer's driver as seen from here: a child process and the socket on which it says its rates."""
+"""A side as seen from the bench: a child process and the socket on which it says its rates."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -28,20 +29,28 @@ class PeerError(KvwiseError):
 
 
 class DriverLost(KvwiseError):
-    """A peer's side ended, hung or went wrong; the message has its last words."""
+    """A side ended, hung or went wrong; the message has its last words.
+
+    Attributes:
+        side: the name of its driver.
+    """
+
+    def __init__(self, side: str, message: str) -> None:
+        super().__init__(message)
+        self.side = side
 
 
 class Driver:
-    """A driver that is started when it is made, and answers rounds until it is closed."""
+    """One side of a comparison: started when it is made, it answers rounds until it is closed."""
 
-    def __init__(self, module: str, python: Path, spec: dict[str, Any], folder: Path) -> None:
+    def __init__(self, name: str, command: list[str], spec: dict[str, Any], folder: Path) -> None:
         """Start it.
 
         Args:
-            module: which of the drivers.
-            python: the interpreter of the peer's environment.
+            name: what to call it in messages.
+            command: starts it, without its own two arguments.
             spec: what to measure.
-            folder: an empty folder for its socket, its log and the code it may see.
+            folder: a folder for its socket and its log.
         """
         self._buffer = b""
         self._lost = False
@@ -50,9 +59,8 @@ class Driver:
         path = folder / "talk"
         self._door.bind(str(path))
         self._door.listen(1)
-        command = ["env", f"PYTHONPATH={_visible(folder)}", str(python), "-P", "-m"]
-        command += [f"{PACKAGE}.{module}", str(path), json.dumps(spec)]
-        self._child = Child(module, command, log=folder / "log", env=os.environ, stop_s=STOP_S)
+        command = [*command, str(path), json.dumps(spec)]
+        self._child = Child(name, command, log=folder / "log", env=os.environ, stop_s=STOP_S)
 
     def start(self, progress: Progress) -> None:
         """Wait until it is ready to do rounds.
@@ -69,7 +77,7 @@ class Driver:
             DriverLost: it ended or took too long; the message has its last words.
         """
         if self._peer is None:
-            raise DriverLost(f"{self._child.name} was not started")
+            raise DriverLost(self._child.name, f"{self._child.name} was not started")
         with suppress(BrokenPipeError):  # it ended: hearing it says how
             self._peer.send(b"round\n")
         answer = self._hear(ROUND_S, progress, f"measuring {self._child.name}")
@@ -92,12 +100,13 @@ class Driver:
         try:
             self._child.wait_until(self._line_came, deadline_s, progress, doing)
         except SetupError as error:
-            raise DriverLost(str(error)) from error
+            raise DriverLost(self._child.name, str(error)) from error
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError as error:
-            raise DriverLost(f"{self._child.name} said {line[:80]!r}, which is no JSON") from error
+            said = f"{self._child.name} said {line[:80]!r}, which is no JSON"
+            raise DriverLost(self._child.name, said) from error
         self._lost = False
         return answer
 
@@ -111,17 +120,21 @@ class Driver:
         return b"\n" in self._buffer
 
 
-def _visible(folder: Path) -> Path:
-    """A folder that has of kvwise only the drivers, for a Python path.
+def peer_command(module: str, python: Path, folder: Path) -> list[str]:
+    """Starts a driver with a peer's interpreter.
 
-    Without it a peer's environment would see the packages that are installed beside kvwise, in
-    place of its own.
+    Of kvwise it sees only the drivers, through a new folder: otherwise a peer's environment would
+    see the packages that are installed beside kvwise, in place of its own.
     """
-    root = folder / "code"
-    place = root
+    place = root = folder / "code"
     for name in PACKAGE.split(".")[:-1]:
         place /= name
         place.mkdir(parents=True)
         (place / "__init__.py").touch()
     (place / "drivers").symlink_to(Path(__file__).parent / "drivers", target_is_directory=True)
-    return root
+    return ["env", f"PYTHONPATH={root}", str(python), "-P", "-m", f"{PACKAGE}.{module}"]
+
+
+def our_command() -> list[str]:
+    """Starts kvwise's side."""
+    return [sys.executable, "-m", "kvwise.bench.peers.side"]

@@ -29,7 +29,9 @@ from kvwise.bench.peers.drivers.base import (
 )
 
 LOCAL_BUFFER_BYTES = 128 << 20
-LEASE_MS = 200
+LEASE_MS = 1500
+"""A read that takes longer fails, and an object that was read cannot be removed for as long."""
+
 START_S = 30
 FULL = 0.9
 """Share of the memory that is written once before anything is measured."""
@@ -107,19 +109,21 @@ class Store:
         """Store every object."""
         for request in self.requests:
             names, places, sizes = self._request(request, keys, self.source)
-            if any(self.store.batch_put_from(names, places, sizes)):
-                raise DriverError("Mooncake did not store an object")
+            codes = self.store.batch_put_from(names, places, sizes)
+            if any(codes):
+                raise DriverError(f"Mooncake did not store an object: codes {sorted(set(codes))}")
 
     def get(self, keys: list[str]) -> None:
         """Read every object."""
         for request in self.requests:
             names, places, sizes = self._request(request, keys, self.target)
-            if self.store.batch_get_into(names, places, sizes) != sizes:
-                raise DriverError("Mooncake did not give back an object that it had stored")
+            read = self.store.batch_get_into(names, places, sizes)
+            if read != sizes:
+                raise DriverError(f"Mooncake did not give back an object: read {sorted(set(read))}")
 
     def forget(self) -> None:
         """Remove every object; one that was just read is under a lease, and would stay."""
-        time.sleep(1.5 * LEASE_MS / 1000)
+        time.sleep(1.2 * LEASE_MS / 1000)
         self.store.remove_all()
 
     def touch(self, segment_bytes: int) -> None:
