@@ -55,6 +55,7 @@ def growing(mb_per_min: float) -> list[Sample]:
     ]
 
 
+@pytest.mark.pain("M1")
 @pytest.mark.slow
 def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
     """Twelve seconds of killed and frozen clients and flipped bits: all right, all given back."""

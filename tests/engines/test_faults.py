@@ -105,6 +105,7 @@ def test_forged_bytes_give_other_tokens(stage: Stage) -> None:
         assert wrong == [True, False, True]
 
 
+@pytest.mark.pain("W4", "C7", "H6")
 @pytest.mark.parametrize("harm", HARMS)
 def test_damage_under_a_daemon(stage: Stage, harm: str) -> None:
     """A record that is damaged while the daemon lives is noticed when it is read, and computed."""
@@ -136,6 +137,7 @@ def test_damage_between_lives(stage: Stage, harm: str) -> None:
         made.settle()
 
 
+@pytest.mark.pain("C7")
 def test_a_bad_sector(stage: Stage) -> None:
     """One record cannot be read (EIO): it is computed, its neighbours are loaded."""
     with case(stage, "read error (EIO), one record") as made:
@@ -152,6 +154,7 @@ def test_a_bad_sector(stage: Stage) -> None:
             made.settle()
 
 
+@pytest.mark.pain("D7")
 @pytest.mark.parametrize("verb", ["read", "write"])
 def test_a_dead_drive(stage: Stage, verb: str) -> None:
     """Every read or every write fails (EIO): the tier is reported down, the arena goes on serving.
@@ -214,6 +217,7 @@ def test_a_full_medium(stage: Stage) -> None:
         made.settle()
 
 
+@pytest.mark.pain("D3")
 def test_a_full_filesystem(stage: Stage) -> None:
     """Somebody else fills the filesystem: the tier takes no more of it until there is room."""
     if not can_mount():
@@ -237,6 +241,7 @@ def test_a_full_filesystem(stage: Stage) -> None:
         made.settle()
 
 
+@pytest.mark.pain("P8")
 def test_a_full_arena(stage: Stage) -> None:
     """Four chunks fit the arena and eight prompts of three want in at once, twice."""
     crowd = tuple(f"{number} of eight. {WARM}" for number in range(8))
@@ -310,6 +315,7 @@ def test_a_daemon_killed_during_a_load(stage: Stage) -> None:
         made.settle()
 
 
+@pytest.mark.pain("D4")
 def test_a_daemon_killed_while_it_writes(stage: Stage) -> None:
     """Half a record is on disk: the next daemon does not take it for one."""
     with case(stage, "daemon SIGKILL in the middle of a write") as made:
@@ -359,6 +365,7 @@ def test_a_daemon_frozen_during_a_load(stage: Stage) -> None:
 # --- the engine ----------------------------------------------------------------------------------
 
 
+@pytest.mark.pain("M1")
 def test_engines_are_killed(stage: Stage) -> None:
     """One dies in the middle of a store, a later one in the middle of a load; both leave nothing.
 
@@ -411,6 +418,7 @@ def held(levels: Seen) -> int:
     return int(levels["leases"]["load"] + levels["clients"] - 1)
 
 
+@pytest.mark.pain("M3")
 def test_a_request_aborted_during_its_load(stage: Stage) -> None:
     """Its blocks, lease and pins are given back; the read that is under way harms nobody."""
     with case(stage, "client abort during a load") as made:

@@ -369,8 +369,10 @@ def test_a_namespace_keeps_the_size_that_the_disk_knows(tmp_path: Path) -> None:
         Namespace(b"short", "x", LAYOUT),
         Namespace(b"t" * 16, "x", LAYOUT, float("nan")),
         Namespace(b"t" * 16, "x", LAYOUT, 1e308),
+        Namespace(b"t" * 16, "x" * 1025, LAYOUT),
+        Namespace(b"t" * 16, "x", Layout(16, 16, (Group(GroupKind.FULL, (1,) * 16385),))),
     ],
-    ids=["digest", "token-time", "endless"],
+    ids=["digest", "token-time", "endless", "long-name", "layers"],
 )
 def test_what_is_no_namespace_is_refused(cache: Cache, space: Namespace) -> None:
     """A digest of the wrong length or an impossible first guess never reaches the brain."""

@@ -6,6 +6,8 @@ import sys
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
+
 from kvwise.errors import ProtocolError
 
 _NUMBER_BITS = 32
@@ -47,5 +49,5 @@ def require_pages(packed: bytes, chunks: int, page_count: int) -> None:
     """
     if len(packed) % (4 * chunks or 4) or bool(packed) != bool(chunks):
         raise ProtocolError(f"{len(packed)} bytes of page numbers for {chunks} chunks")
-    if packed and max(unpack_pages(packed)) >= page_count:
+    if packed and np.frombuffer(packed, "<u4").max() >= page_count:
         raise ProtocolError(f"a page beyond the {page_count} of the arena")

@@ -33,6 +33,10 @@ from kvwise.live.pump import Answer
 from kvwise.units import NS_PER_S
 
 REQUEST_CHARS_MAX = 1024
+LABEL_CHARS_MAX = 1024
+LAYERS_MAX = 1 << 14
+"""What a namespace, which is kept for good, may take."""
+
 TOKENS_MAX = (1 << 31) - 1
 COPIED_BYTES_MAX = 1 << 40
 SECONDS_MAX = 1e6
@@ -70,8 +74,12 @@ class Session:
         Raises:
             ConfigError: it is not one, does not fit the arena, or stands for another shape.
         """
+        label = namespace.label[:64]
         if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s <= SECONDS_MAX:
-            raise ConfigError(f"namespace {namespace.label} has no proper digest or token time")
+            raise ConfigError(f"namespace {label} has no proper digest or token time")
+        layers = sum(max(1, len(group.pages_bytes)) for group in namespace.layout.groups)
+        if len(namespace.label) > LABEL_CHARS_MAX or layers > LAYERS_MAX:
+            raise ConfigError(f"namespace {label} has {layers} layers, or too long a name")
         self._node.join(self._client, namespace)
 
     def ask(self, ask: Ask) -> Plan:
