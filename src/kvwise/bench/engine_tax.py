@@ -88,6 +88,7 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         "daemon_cpu_ms_per_request": round(1000 * cpu_s / (blocks * (PER_BLOCK + 1)), 1),
         "drain_after_burst_ms": round(1000 * median(drains_s), 1),
         "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
+        "waited": round(median([one.waited_ms / one.request_ms for one in without.requests]), 3),
     }
 
 
