@@ -146,6 +146,21 @@ def test_a_burst_counts_all_tokens_and_names_every_request() -> None:
     assert timed.cpu_ms == timed.waited_ms == 0
 
 
+def test_what_kvwise_held_up_is_its_own_account() -> None:
+    """All series of one counter, and nothing else."""
+    lines = [
+        "# TYPE vllm:kvwise_held_seconds_total counter",
+        'vllm:kvwise_held_seconds_total{engine="0",by="copies"} 0.25',
+        'vllm:kvwise_held_seconds_total{engine="0",by="answers"} 1.5e-01',
+        'vllm:kvwise_held_seconds_created{engine="0",by="copies"} 1.7e+09',
+        'vllm:kvwise_load_seconds_total{engine="0"} 7.0',
+    ]
+    with serving(FakeEngine(metrics="\n".join(lines))) as served:
+        held_s = Load(served.port, 1, Meter([])).held_s()
+
+    assert held_s == pytest.approx(0.4)
+
+
 def test_processor_time_is_that_of_all_threads() -> None:
     """One that works on another thread counts, one that sleeps does not."""
     meter, ended, worked = Meter([os.getpid()]), threading.Event(), threading.Event()
@@ -261,6 +276,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     tax, dram, disk = json.loads(done.stdout)["rows"]
     assert [tax["path"], dram["path"], disk["path"]] == ["cold_tax", "hit.dram", "hit.disk"]
     assert tax["n"] == 3
+    assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
     assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))
     assert list((tmp_path / "out").glob("bench-disk-*")) == []

@@ -15,6 +15,8 @@ from kvwise.bench.chat import Answer, Message, Question
 from kvwise.bench.engine_cpu import Meter
 
 Conversation = list[Message]
+HELD = "vllm:kvwise_held_seconds_total"
+"""The counter, one series for copies and one for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class Load:
         seconds = time.perf_counter() - begin_s
         tokens = sum(answer.prompt_tokens + len(answer.tokens) for answer in answers)
         return Burst(tokens / seconds, sum(answer.cached_tokens for answer in answers))
+
+    def held_s(self) -> float:
+        """Seconds for which the engine has waited for kvwise so far, by kvwise's own account."""
+        lines = chat.metrics(self.port).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(HELD))
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache; what kvwise holds stays."""
