@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from kvwise.bench import engine_rig, machine
 from kvwise.bench.chat import Message
-from kvwise.bench.engine_bench import EngineBenchOptions, run_engine_bench
+from kvwise.bench.engine_bench import EngineBenchOptions, _notes, run_engine_bench
 from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
@@ -82,7 +82,7 @@ def test_unrest_is_the_middle_half_over_the_median() -> None:
 
 def test_a_row_says_which_way_its_ratios_go() -> None:
     """Slower first tokens give more than one, fewer tokens a second less than one."""
-    slow, quick = [Timed(202.0, 404.0, 303.0, 0)] * 3, [Timed(200.0, 400.0, 300.0, 0)] * 3
+    slow, quick = [Timed(202.0, 404.0, 303.0, 1.0, 0)] * 3, [Timed(200.0, 400.0, 300.0, 1.0, 0)] * 3
     row = request_columns(slow, quick) | burst_columns([Burst(99.0, 0)], [Burst(100.0, 0)])
 
     assert (row["ttft_ratio"], row["request_ratio"], row["cpu_ratio"]) == (1.01, 1.01, 1.01)
@@ -143,33 +143,56 @@ def test_a_burst_counts_all_tokens_and_names_every_request() -> None:
     assert burst.tokens_per_s >= 5 * (30 + 2) / seconds
     assert 0 < timed.ttft_ms <= timed.request_ms
     assert timed.cached_tokens == 16
-    assert timed.cpu_ms == 0
+    assert timed.cpu_ms == timed.waited_ms == 0
+
+
+def test_what_kvwise_held_up_is_its_own_account() -> None:
+    """All series of one counter, and nothing else."""
+    lines = [
+        "# TYPE vllm:kvwise_held_seconds_total counter",
+        'vllm:kvwise_held_seconds_total{engine="0",by="copies"} 0.25',
+        'vllm:kvwise_held_seconds_total{engine="0",by="answers"} 1.5e-01',
+        'vllm:kvwise_held_seconds_created{engine="0",by="copies"} 1.7e+09',
+        'vllm:kvwise_load_seconds_total{engine="0"} 7.0',
+    ]
+    with serving(FakeEngine(metrics="\n".join(lines))) as served:
+        held_s = Load(served.port, 1, Meter([])).held_s()
+
+    assert held_s == pytest.approx(0.4)
 
 
 def test_processor_time_is_that_of_all_threads() -> None:
     """One that works on another thread counts, one that sleeps does not."""
-    meter = Meter([os.getpid()])
-    begin_ns = meter.read_ns()
-    time.sleep(0.2)
-    asleep_ns = meter.read_ns() - begin_ns
-    worked = threading.Event()
+    meter, ended, worked = Meter([os.getpid()]), threading.Event(), threading.Event()
 
     def work() -> None:
-        used_ns = time.thread_time_ns()
-        while time.thread_time_ns() < used_ns + 200_000_000:
+        until_ns = time.thread_time_ns() + 200_000_000
+        while time.thread_time_ns() < until_ns:
             pass
         worked.set()
         ended.wait(20)
 
-    ended = threading.Event()
+    begin = meter.read()
+    time.sleep(0.2)
+    asleep = meter.read() - begin
     thread = threading.Thread(target=work)
     thread.start()
     worked.wait(20)
-    busy_ns = meter.read_ns() - begin_ns - asleep_ns
+    busy = meter.read() - begin - asleep
     ended.set()
     thread.join()
 
-    assert asleep_ns < 200_000_000 <= busy_ns
+    assert asleep.used_ns < 200_000_000 <= busy.used_ns
+    assert asleep.waited_ns >= 0 <= busy.waited_ns
+
+
+@pytest.mark.parametrize(("waited", "unrest", "notes"), [(0.0, 0.0, 2), (0.2, 0.0, 3), (0.2, 1, 4)])
+def test_a_busy_machine_is_noted(waited: float, unrest: float, notes: int) -> None:
+    """Next to how to read the numbers."""
+    said = _notes([{"waited": waited, "unrest": unrest}])
+
+    assert len(said) == notes
+    assert any("20.0%" in note for note in said) == (notes > 2)
 
 
 def test_an_engine_without_workers_is_an_error() -> None:
@@ -209,7 +232,7 @@ def test_engines_are_left_a_core() -> None:
 
 def _row(path: str) -> dict[str, object]:
     """A row as a run makes it."""
-    timed, bursts = [Timed(2020.0, 2200.0, 2100.0, 0)] * 3, [Burst(900.0, 0)] * 2
+    timed, bursts = [Timed(2020.0, 2200.0, 2100.0, 1.0, 0)] * 3, [Burst(900.0, 0)] * 2
     return {"path": path, **request_columns(timed, timed), **burst_columns(bursts, bursts)}
 
 
@@ -253,6 +276,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     tax, dram, disk = json.loads(done.stdout)["rows"]
     assert [tax["path"], dram["path"], disk["path"]] == ["cold_tax", "hit.dram", "hit.disk"]
     assert tax["n"] == 3
+    assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
     assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))
     assert list((tmp_path / "out").glob("bench-disk-*")) == []

@@ -353,6 +353,19 @@ def test_a_step_gives_its_tokens_before_it_copies(tmp_path: Path) -> None:
         assert toy.is_right(again)
 
 
+def test_what_the_engine_waited_for_is_counted(tmp_path: Path) -> None:
+    """Copies on the worker's side, answers on the scheduler's; nothing where nothing was done."""
+    with engine(tmp_path) as toy:
+        toy.step([])
+        idle = toy.scheduler.take_counts()
+        toy.run(request("first"))
+        busy = toy.scheduler.take_counts()
+
+    names = {"held_seconds/copies", "held_seconds/answers"}
+    assert names <= busy.keys()
+    assert busy["held_seconds/copies"] > idle.get("held_seconds/copies", 0)
+
+
 def toy_pages(toy: Engine) -> bytes:
     """All bytes of the arena."""
     return bytes(toy.workers[0]._cache.pages)

@@ -24,8 +24,8 @@ AT_A_TIME = 3
 BURST_REQUESTS = 6
 WARM_UPS = 2
 
-BUSY_LOAD = 0.5
-"""A load average above this part of the cores, before anything was started, is a busy machine."""
+WAITED_MAX = 0.01
+"""An engine that waits for its processor for more than this part of a request is not alone."""
 UNREST_MAX = 0.05
 """Times of the same work that differ by more than this say little about a hundredth."""
 
@@ -94,7 +94,7 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
         started=started.isoformat(timespec="seconds"),
         machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
         rows=rows,
-        notes=_notes(rows, facts),
+        notes=_notes(rows),
     )
 
 
@@ -125,15 +125,14 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
     return [tax, *hits(rig, plan, prompts, cached, tax["base_ttft_ms"]["median"])]
 
 
-def _notes(rows: list[Row], facts: dict[str, object]) -> list[str]:
+def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    notes = [
-        _READING,
-        _BURSTS,
-    ]
-    load, cores = facts["load_average"], facts["cores"]
-    if isinstance(load, float) and isinstance(cores, int) and load > BUSY_LOAD * cores:
-        notes.append(f"the machine was busy before this began: load average {load} on {cores}")
+    notes = [_READING, _BURSTS]
+    if rows[0]["waited"] > WAITED_MAX:
+        notes.append(
+            f"others had the engine's processors for {rows[0]['waited']:.1%} of a cold request "
+            "without kvwise: end what else runs, and measure again"
+        )
     if rows[0]["unrest"] > UNREST_MAX:
         notes.append(
             f"the middle half of the cold requests without kvwise lie {rows[0]['unrest']:.1%} "

@@ -6,7 +6,9 @@ the processes that compute it hardly changes, so it tells small differences apar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from kvwise.bench.places import SetupError
 
@@ -16,6 +18,25 @@ WORKER = "VLLM::Worker"
 _SESSION_FIELD = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What threads have spent, in nanoseconds.
+
+    Attributes:
+        used_ns: on a processor.
+        waited_ns: ready to run, while others had the processor.
+    """
+
+    used_ns: int = 0
+    waited_ns: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.used_ns + other.used_ns, self.waited_ns + other.waited_ns)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.used_ns - other.used_ns, self.waited_ns - other.waited_ns)
+
+
 class Meter:
     """Processor time of all threads of some processes, as long as each of them lives."""
 
@@ -23,7 +44,7 @@ class Meter:
         self._pids = pids
 
     @classmethod
-    def of_workers(cls, session: int) -> Meter:
+    def of_workers(cls, session: int) -> Self:
         """Measures the workers of the engine whose processes are in this session.
 
         Raises:
@@ -38,20 +59,21 @@ class Meter:
             )
         return cls(pids)
 
-    def read_ns(self) -> int:
-        """Nanoseconds used so far."""
-        return sum(_used_ns(pid) for pid in self._pids)
+    def read(self) -> Spent:
+        """What they have spent so far."""
+        return sum((_spent(pid) for pid in self._pids), Spent())
 
 
-def _used_ns(pid: int) -> int:
-    """What the threads of a process have used that still run."""
-    total_ns = 0
+def _spent(pid: int) -> Spent:
+    """What the threads of a process have spent that still run."""
+    total = Spent()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
-            total_ns += int((thread / "schedstat").read_text().split()[0])
+            used_ns, waited_ns = (thread / "schedstat").read_text().split()[:2]
         except OSError:  # it has just ended
             continue
-    return total_ns
+        total += Spent(int(used_ns), int(waited_ns))
+    return total
 
 
 def _is_worker(pid: int, session: int) -> bool:

@@ -15,6 +15,8 @@ from kvwise.bench.chat import Answer, Message, Question
 from kvwise.bench.engine_cpu import Meter
 
 Conversation = list[Message]
+HELD = "vllm:kvwise_held_seconds_total"
+"""The counter, one series for copies and one for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Timed:
         ttft_ms: from sending it until its first token was here.
         request_ms: until its last token was here.
         cpu_ms: processor time of the engine's workers meanwhile.
+        waited_ms: how long they had to wait for a processor.
         cached_tokens: tokens of its prompt that the engine did not compute.
     """
 
     ttft_ms: float
     request_ms: float
     cpu_ms: float
+    waited_ms: float
     cached_tokens: int
 
 
@@ -62,11 +66,17 @@ class Load:
         Raises:
             EngineError: the engine refused or fell silent.
         """
-        begin_cpu_ns, begin_s = self._meter.read_ns(), time.perf_counter()
+        before, begin_s = self._meter.read(), time.perf_counter()
         answer = self._ask(prompt)
         request_ms = (time.perf_counter() - begin_s) * 1000
-        cpu_ms = (self._meter.read_ns() - begin_cpu_ns) / 1e6
-        return Timed(answer.ttft_s * 1000, request_ms, cpu_ms, answer.cached_tokens)
+        spent = self._meter.read() - before
+        return Timed(
+            ttft_ms=answer.ttft_s * 1000,
+            request_ms=request_ms,
+            cpu_ms=spent.used_ns / 1e6,
+            waited_ms=spent.waited_ns / 1e6,
+            cached_tokens=answer.cached_tokens,
+        )
 
     def burst(self, prompts: Sequence[Conversation], at_a_time: int) -> Burst:
         """Ask all, so many at a time.
@@ -80,6 +90,11 @@ class Load:
         seconds = time.perf_counter() - begin_s
         tokens = sum(answer.prompt_tokens + len(answer.tokens) for answer in answers)
         return Burst(tokens / seconds, sum(answer.cached_tokens for answer in answers))
+
+    def held_s(self) -> float:
+        """Seconds for which the engine has waited for kvwise so far, by kvwise's own account."""
+        lines = chat.metrics(self.port).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(HELD))
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache; what kvwise holds stays."""

@@ -60,7 +60,7 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
     """
     draw = random.Random(plan.seed)  # noqa: S311  an order, not a secret
     without, with_ = _Side(bare), _Side(cached)
-    begin_s, drains_s = rig.daemon_cpu_s(), []
+    begin_s, begin_held_s, drains_s = rig.daemon_cpu_s(), cached.held_s(), []
     blocks = -(-plan.requests // PER_BLOCK)
     for number in range(blocks):
         rig.progress.now(f"cold requests, block {number + 1} of {blocks}")
@@ -69,7 +69,8 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
             side.requests += [side.load.one(prompts.next()) for _ in range(PER_BLOCK)]
             if side is with_:
                 rig.settle()
-    cpu_s = rig.daemon_cpu_s() - begin_s
+    cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
+    count = blocks * (PER_BLOCK + 1)
     rig.progress.done(f"{len(with_.requests)} cold requests with kvwise and as many without")
     for number in range(plan.bursts):
         rig.progress.now(f"cold bursts, pair {number + 1} of {plan.bursts}")
@@ -85,9 +86,11 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         **request_columns(with_.requests, without.requests),
         **burst_columns(with_.bursts, without.bursts),
         "prompt_tokens": prompts.tokens,
-        "daemon_cpu_ms_per_request": round(1000 * cpu_s / (blocks * (PER_BLOCK + 1)), 1),
+        "held_ms_per_request": round(1000 * held_s / count, 1),
+        "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
         "drain_after_burst_ms": round(1000 * median(drains_s), 1),
         "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
+        "waited": round(median([one.waited_ms / one.request_ms for one in without.requests]), 3),
     }
 
 
