@@ -24,7 +24,7 @@ PROMPTS = (LONG, OTHER, TAIL)
 STORED = (WARM, LONG, TAIL, OTHER)
 """In this order on the disk: what begins with `LONG` comes right after it."""
 
-NEW = tuple(f"Not seen before. {prompt}" for prompt in PROMPTS)
+NEW = (f"Not seen before. {LONG}", f"Nor was that. {OTHER}", f"And not this. {TAIL}")
 """Not on it."""
 
 ASIDE = {"no_load": True, "no_store": True}
