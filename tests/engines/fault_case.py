@@ -175,11 +175,13 @@ def rig(processes: Processes, socket: Path) -> Seen:
 
 
 @contextmanager
-def case(stage: Stage, fault: str, **settings: object) -> Iterator[Case]:
+def case(
+    stage: Stage, fault: str, settings: Seen | None = None, *, disk: Path | None = None
+) -> Iterator[Case]:
     """A daemon for one fault, not started yet; it is gone afterwards."""
     folder = stage.processes.directory / f"fault-{len(stage.rows)}"
-    values: dict[str, object] = {"plan.timeout_s": PLAN_S, **settings}
-    daemon = HurtDaemon(folder, stage.socket, values)
+    values: Seen = {"plan.timeout_s": PLAN_S, **(settings or {})}
+    daemon = HurtDaemon(folder, stage.socket, values, disk=disk)
     made = Case(stage, daemon, Row(fault))
     stage.rows.append(made.row)
     shutil.copytree(stage.full, daemon.disk)

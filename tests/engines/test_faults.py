@@ -226,10 +226,10 @@ def test_a_full_filesystem(stage: Stage) -> None:
     if not can_mount():
         pytest.skip("only root can mount a small filesystem")
     place = stage.processes.directory / "small"
-    disk = {"disk.paths": [str(place / "disk")], "disk.size": "40MiB", "disk.min_free": "1MiB"}
+    caps = {"disk.size": "40MiB", "disk.min_free": "1MiB"}
     with (
         small_filesystem(place, "64m"),
-        case(stage, "disk full (filesystem of 64 MiB)", **disk) as made,
+        case(stage, "disk full (filesystem)", caps, disk=place / "disk") as made,
     ):
         made.start()
         before = on_disk(made)
@@ -247,7 +247,7 @@ def test_a_full_arena(stage: Stage) -> None:
     """Four chunks fit the arena and eight prompts of three want in at once, twice."""
     crowd = tuple(f"{number} of eight. {WARM}" for number in range(8))
     stage.right(crowd)
-    with case(stage, "arena full", **{"dram.size": "2MiB"}) as made:
+    with case(stage, "arena full", {"dram.size": "2MiB"}) as made:
         made.start()
         made.suffer(READ_S, crowd, together=True)
         made.suffer(READ_S, crowd, together=True)
@@ -275,7 +275,7 @@ def held_load(made: Case) -> Iterator[None]:
 
 def test_a_slow_tier(stage: Stage) -> None:
     """A read that takes too long is given up at its deadline, and its tokens are computed."""
-    with case(stage, "slow tier, deadline 0.5 s", **{"plan.timeout_s": 0.5}) as made:
+    with case(stage, "slow tier, deadline 0.5 s", {"plan.timeout_s": 0.5}) as made:
         made.start()
         with made.daemon.ordered(read={"hold": True}):
             answers = made.suffer(0.5 + CLIENT_S + COMPUTE_S)["answers"]
