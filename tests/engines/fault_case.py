@@ -5,6 +5,7 @@ It holds what must hold whatever the fault is; what is special about one is said
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,14 @@ from tests.engines.support import Processes
 Seen = dict[str, Any]
 WARM = "Some text that is only here to warm everything up. " * 8
 PROMPTS = (LONG, OTHER, TAIL)
+"""On the disk of every daemon from the start, as is `WARM`."""
+
+STORED = (WARM, LONG, TAIL, OTHER)
+"""In this order on the disk: what begins with `LONG` comes right after it."""
+
+NEW = (f"Not seen before. {LONG}", f"Nor was that. {OTHER}", f"And not this. {TAIL}")
+"""Not on it."""
+
 ASIDE = {"no_load": True, "no_store": True}
 PLAN_S = 2.0
 TRIES = 3
@@ -42,11 +51,18 @@ class Row:
 
 @dataclass
 class Stage:
-    """One engine, and the place where its daemons listen."""
+    """One engine, and the place where its daemons listen.
+
+    Attributes:
+        full: a disk on which `STORED` is.
+        rows: of the table.
+        known: tokens that prompts give when everything is computed.
+    """
 
     processes: Processes
     engine: Engine
     socket: Path
+    full: Path
     rows: list[Row] = field(default_factory=list)
     known: dict[str, list[int]] = field(default_factory=dict)
 
@@ -78,12 +94,6 @@ class Case:
         seen: Seen = self.stage.engine.ask("run", prompts=prompts, **how)
         return seen
 
-    def fill(self, prompts: tuple[str, ...] = (WARM, LONG, TAIL, OTHER)) -> None:
-        """Have prompts stored on disk, one after another."""
-        for prompt in prompts:
-            self.run((prompt,))
-            self.daemon.flush()
-
     def start(self) -> None:
         """A new life of the daemon: its arena is empty, and the level before the fault is known."""
         self.daemon.stop()
@@ -91,6 +101,10 @@ class Case:
         self.warm()
         self.before = eventually(self.level, lambda seen: bool(seen["engine"]["arenas"] == 1))
         assert self.before["engine"]["arenas"] == 1
+        under_way = {"load": 0, "store": 0}
+        nothing = dict.fromkeys(("pins", "lost_pages", "lost_bytes", "queued", "extra_threads"), 0)
+        holds = self.before["daemon"]
+        assert holds | nothing | {"leases": under_way, "jobs": under_way} == holds
 
     def warm(self) -> None:
         """Have everybody load and store something, so that every file and thread is there."""
@@ -161,16 +175,17 @@ def rig(processes: Processes, socket: Path) -> Seen:
 
 
 @contextmanager
-def case(stage: Stage, fault: str, **settings: object) -> Iterator[Case]:
-    """A daemon for one fault; it is gone afterwards."""
+def case(
+    stage: Stage, fault: str, settings: Seen | None = None, *, disk: Path | None = None
+) -> Iterator[Case]:
+    """A daemon for one fault, not started yet; it is gone afterwards."""
     folder = stage.processes.directory / f"fault-{len(stage.rows)}"
-    values: dict[str, object] = {"plan.timeout_s": PLAN_S, **settings}
-    daemon = HurtDaemon(folder, stage.socket, values)
+    values: Seen = {"plan.timeout_s": PLAN_S, **(settings or {})}
+    daemon = HurtDaemon(folder, stage.socket, values, disk=disk)
     made = Case(stage, daemon, Row(fault))
     stage.rows.append(made.row)
+    shutil.copytree(stage.full, daemon.disk)
     try:
-        daemon.start()
-        assert stage.engine.ask("attach")
         yield made
     finally:
         daemon.kill()

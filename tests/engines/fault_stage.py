@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -93,10 +93,18 @@ class Engine:
 class HurtDaemon(Daemon):
     """A daemon in a process of its own whose medium fails on order, and what it holds."""
 
-    def __init__(self, directory: Path, socket: Path, settings: dict[str, object]) -> None:
-        """Not started, and its medium well."""
+    def __init__(
+        self,
+        directory: Path,
+        socket: Path,
+        settings: dict[str, object],
+        *,
+        disk: Path | None = None,
+    ) -> None:
+        """Not started, and its medium well; `disk` is a directory elsewhere."""
         self._orders = Path(f"{directory}.orders")
-        self.disk = Path(str(settings.get("disk.paths", [directory / "disk"])[0]))  # type: ignore[index]
+        self.disk = disk or directory / "disk"
+        settings = {"disk.paths": [str(self.disk)], **settings}
         super().__init__(directory, settings, socket=socket, launch=(SERVE, self._orders))
 
     def order(self, **orders: dict[str, Any]) -> None:
@@ -150,8 +158,7 @@ class HurtDaemon(Daemon):
         levels, page_bytes = status["levels"], status["arena"]["page_bytes"]
         used_pages = levels["tiers"]["dram"]["used_bytes"] // page_bytes
         on_disk = sum(data_bytes(path) for path in self.segments())
-        task, files = Path(f"/proc/{self.pid}/task"), Path(f"/proc/{self.pid}/fd")
-        names = Counter(str(f.readlink()).split(":[")[0].split("segment-")[0] for f in each(files))
+        threads = list(Path(f"/proc/{self.pid}/task").iterdir())
         return {
             "leases": levels["leases"],
             "jobs": levels["jobs"],
@@ -160,14 +167,18 @@ class HurtDaemon(Daemon):
             "lost_pages": status["arena"]["pages"] - levels["pages_free"] - used_pages,
             "lost_bytes": on_disk - levels["tiers"]["disk"]["used_bytes"],
             "queued": levels["tiers"]["disk"]["queued_objects"],
-            "extra_threads": max(0, len(list(task.iterdir())) - THREADS),
-            "files": dict(names),
+            "extra_threads": max(0, len(threads) - THREADS),
+            "files": open_files(self.pid),
         }
 
 
-def each(directory: Path) -> Iterator[Path]:
-    """The entries of a directory of `/proc` that are still there."""
-    return (path for path in list(directory.iterdir()) if path.is_symlink())
+def open_files(pid: int) -> Counter[str]:
+    """What a process has open, numbers left out."""
+    found: Counter[str] = Counter()
+    for entry in list(Path(f"/proc/{pid}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found[str(entry.readlink()).split(":[")[0].split("segment-")[0]] += 1
+    return found
 
 
 def eventually(

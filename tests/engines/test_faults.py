@@ -9,6 +9,7 @@ hold is at the level of before. `KVWISE_FAULT_TABLE=PATH` writes down what was s
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from pathlib import Path
 import pytest
 
 from kvwise.core.keys import ROOT
-from kvwise.tiers.segments import ERRORS_MAX
 from kvwise.units import MIB
 from tests.engines import fault_records as damage
 from tests.engines.fault_case import (
+    NEW,
     PLAN_S,
     PROMPTS,
+    STORED,
     WARM,
     Case,
     Row,
@@ -44,7 +46,7 @@ from tests.engines.fault_stage import (
     eventually,
     small_filesystem,
 )
-from tests.engines.rig import LONG, OTHER, TAIL
+from tests.engines.rig import LONG
 from tests.engines.support import Processes
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
@@ -61,10 +63,14 @@ def stage(processes: Processes) -> Iterator[Stage]:
     processes.own(first.kill)
     first.start()
     engine = Engine(processes, rig(processes, socket))
-    assert engine.end(120.0)
-    made = Stage(processes, engine, socket)
-    made.right((*PROMPTS, WARM))
-    first.kill()
+    assert engine.end(START_S)
+    made = Stage(processes, engine, socket, first.disk)
+    made.right((*STORED, *NEW))
+    for prompt in STORED:
+        engine.ask("forget")
+        engine.ask("run", prompts=[prompt])
+        first.flush()
+    first.stop()
     yield made
     engine.kill()
     if path := os.environ.get("KVWISE_FAULT_TABLE"):
@@ -94,7 +100,6 @@ ON_LONG, ON_OTHER = 1, 2
 def test_forged_bytes_give_other_tokens(stage: Stage) -> None:
     """The control: with wrong bytes on disk behind right checksums the tokens are others."""
     with case(stage, "control: forged payload") as made:
-        made.fill()
         made.start()
         damage.forge(first_of(made, ON_LONG))
         answers = made.run(PROMPTS)["answers"]
@@ -110,7 +115,6 @@ def test_forged_bytes_give_other_tokens(stage: Stage) -> None:
 def test_damage_under_a_daemon(stage: Stage, harm: str) -> None:
     """A record that is damaged while the daemon lives is noticed when it is read, and computed."""
     with case(stage, f"{harm}, found by a read") as made:
-        made.fill()
         made.start()
         HARMS[harm](first_of(made, ON_OTHER))
         answers = made.suffer(READ_S)["answers"]
@@ -126,10 +130,7 @@ def test_damage_under_a_daemon(stage: Stage, harm: str) -> None:
 def test_damage_between_lives(stage: Stage, harm: str) -> None:
     """Damage done while no daemon lives is left out at the start."""
     with case(stage, f"{harm}, between lives") as made:
-        made.fill()
-        made.daemon.stop()
         HARMS[harm](first_of(made, ON_OTHER))
-        made.daemon.start()
         made.start()
         answers = made.suffer(READ_S)["answers"]
         assert [loaded(answer) > 0 for answer in answers] == [True, False, True]
@@ -141,7 +142,6 @@ def test_damage_between_lives(stage: Stage, harm: str) -> None:
 def test_a_bad_sector(stage: Stage) -> None:
     """One record cannot be read (EIO): it is computed, its neighbours are loaded."""
     with case(stage, "read error (EIO), one record") as made:
-        made.fill()
         made.start()
         bad = first_of(made, ON_OTHER)
         sector = {"errno": errno.EIO, "name": bad.path.name, "first": bad.offset, "last": bad.end}
@@ -162,19 +162,27 @@ def test_a_dead_drive(stage: Stage, verb: str) -> None:
     After a restart what was on disk is there.
     """
     with case(stage, f"{verb} error (EIO), always") as made:
-        made.fill((WARM, LONG) if verb == "write" else (WARM, LONG, TAIL, OTHER))
         made.start()
         with made.daemon.ordered(**{verb: {"errno": errno.EIO}}):
-            made.suffer(READ_S)
-            for number in range(ERRORS_MAX):
-                made.run((f"{number} {WARM}",))
-            down = eventually(lambda: made.daemon.status()["down"]["disk"], bool)
-            assert "given up" in down[0]
-            made.recover(tier="dram")
+            made.suffer(READ_S, PROMPTS if verb == "read" else NEW)
+            assert "given up" in down(made)[0]
+            made.recover(PROMPTS if verb == "read" else NEW, tier="dram")
         made.start()
-        made.recover((LONG,), tier="disk")
+        made.recover(tier="disk")
         made.row.recovered += " after a restart; down is reported"
         made.settle()
+
+
+def down(made: Case) -> list[str]:
+    """Why the disk was given up, after some more use if need be."""
+    numbers = itertools.count()
+
+    def look() -> list[str]:
+        made.run((f"{next(numbers)} more. {WARM}",))
+        reasons: list[str] = made.daemon.status()["down"]["disk"]
+        return reasons
+
+    return list(eventually(look, bool))
 
 
 # --- no room -------------------------------------------------------------------------------------
@@ -206,11 +214,10 @@ def free_bytes(place: Path) -> int:
 def test_a_full_medium(stage: Stage) -> None:
     """Every write fails for want of space (ENOSPC): the arena serves, and writing goes on later."""
     with case(stage, "disk full (ENOSPC)") as made:
-        made.fill((WARM, LONG))
         made.start()
         with made.daemon.ordered(write={"errno": errno.ENOSPC}):
-            made.suffer(READ_S)
-            made.recover(tier="dram")
+            made.suffer(READ_S, NEW)
+            made.recover(NEW, tier="dram")
             assert set(made.failures()) == {"disk|full"}
             assert made.daemon.status()["down"] == {"disk": []}
         assert goes_on_writing(made)
@@ -223,17 +230,16 @@ def test_a_full_filesystem(stage: Stage) -> None:
     if not can_mount():
         pytest.skip("only root can mount a small filesystem")
     place = stage.processes.directory / "small"
-    disk = {"disk.paths": [str(place / "disk")], "disk.size": "40MiB", "disk.min_free": "1MiB"}
+    caps = {"disk.size": "40MiB", "disk.min_free": "1MiB"}
     with (
         small_filesystem(place, "64m"),
-        case(stage, "disk full (filesystem of 64 MiB)", **disk) as made,
+        case(stage, "disk full (filesystem)", caps, disk=place / "disk") as made,
     ):
-        made.fill((WARM, LONG))
         made.start()
         before = on_disk(made)
         (place / "filler").write_bytes(bytes(free_bytes(place) - MIB))
-        made.suffer(READ_S)
-        made.recover(tier="dram")
+        made.suffer(READ_S, NEW)
+        made.recover(NEW, tier="dram")
         assert on_disk(made) <= before
         assert free_bytes(place) >= MIB
         (place / "filler").unlink()
@@ -246,8 +252,7 @@ def test_a_full_arena(stage: Stage) -> None:
     """Four chunks fit the arena and eight prompts of three want in at once, twice."""
     crowd = tuple(f"{number} of eight. {WARM}" for number in range(8))
     stage.right(crowd)
-    with case(stage, "arena full", **{"dram.size": "2MiB"}) as made:
-        made.fill((WARM,))
+    with case(stage, "arena full", {"dram.size": "2MiB"}) as made:
         made.start()
         made.suffer(READ_S, crowd, together=True)
         made.suffer(READ_S, crowd, together=True)
@@ -275,8 +280,7 @@ def held_load(made: Case) -> Iterator[None]:
 
 def test_a_slow_tier(stage: Stage) -> None:
     """A read that takes too long is given up at its deadline, and its tokens are computed."""
-    with case(stage, "slow tier, deadline 0.5 s", **{"plan.timeout_s": 0.5}) as made:
-        made.fill()
+    with case(stage, "slow tier, deadline 0.5 s", {"plan.timeout_s": 0.5}) as made:
         made.start()
         with made.daemon.ordered(read={"hold": True}):
             answers = made.suffer(0.5 + CLIENT_S + COMPUTE_S)["answers"]
@@ -289,7 +293,6 @@ def test_a_slow_tier(stage: Stage) -> None:
 def test_a_daemon_killed_before_a_load(stage: Stage) -> None:
     """While it is away everything is computed; the next one is used, and has what was on disk."""
     with case(stage, "daemon SIGKILL before a load") as made:
-        made.fill()
         made.start()
         made.daemon.kill()
         answers = made.suffer(CLIENT_S + COMPUTE_S)["answers"]
@@ -303,7 +306,6 @@ def test_a_daemon_killed_before_a_load(stage: Stage) -> None:
 def test_a_daemon_killed_during_a_load(stage: Stage) -> None:
     """The load is over as soon as the daemon is, and is computed."""
     with case(stage, "daemon SIGKILL during a load") as made:
-        made.fill()
         made.start()
         with held_load(made):
             made.daemon.kill()
@@ -319,25 +321,23 @@ def test_a_daemon_killed_during_a_load(stage: Stage) -> None:
 def test_a_daemon_killed_while_it_writes(stage: Stage) -> None:
     """Half a record is on disk: the next daemon does not take it for one."""
     with case(stage, "daemon SIGKILL in the middle of a write") as made:
-        made.fill((WARM,))
         made.start()
         with made.daemon.ordered(write={"torn": True, "hold": True}):
-            made.suffer(READ_S, (LONG,))
+            made.suffer(READ_S, NEW[:1])
             jobs = eventually(lambda: made.daemon.status()["levels"]["jobs"]["store"], bool)
             assert jobs > 0
             made.daemon.kill()
         made.daemon.start()
         made.warm()
-        answers = made.suffer(READ_S)["answers"]
+        answers = made.suffer(READ_S, NEW)["answers"]
         assert not any(loaded(answer) for answer in answers)
-        made.recover()
+        made.recover(NEW)
         made.settle()
 
 
 def test_a_daemon_frozen_between_requests(stage: Stage) -> None:
     """An engine asks once, waits as long as agreed, and asks no more until it was answered."""
     with case(stage, "daemon SIGSTOP between requests") as made:
-        made.fill()
         made.start()
         made.daemon.signal(signal.SIGSTOP)
         answers = made.suffer(2 * CLIENT_S + COMPUTE_S)["answers"]
@@ -350,7 +350,6 @@ def test_a_daemon_frozen_between_requests(stage: Stage) -> None:
 def test_a_daemon_frozen_during_a_load(stage: Stage) -> None:
     """The load ends at its deadline; what could not be said is said when the daemon is awake."""
     with case(stage, "daemon SIGSTOP during a load") as made:
-        made.fill()
         made.start()
         with held_load(made):
             made.daemon.signal(signal.SIGSTOP)
@@ -372,19 +371,18 @@ def test_engines_are_killed(stage: Stage) -> None:
     The half-stored chunk is a miss, and whoever comes next gets the right tokens.
     """
     with case(stage, "engine SIGKILL while it stores") as made:
-        made.fill((WARM,))
         made.start()
         victim = Engine(stage.processes, rig(stage.processes, stage.socket))
         assert victim.end(START_S)
         mark = stage.processes.directory / "half"
         assert victim.ask("stall_stores", mark=str(mark))
-        victim.begin("run", prompts=[LONG])
+        victim.begin("run", prompts=NEW[:1])
         assert eventually(mark.exists, bool, ANSWER_S)
         assert made.daemon.status()["levels"]["leases"]["store"] == 1
         victim.kill()
-        answers = made.suffer(READ_S)["answers"]
+        answers = made.suffer(READ_S, NEW)["answers"]
         assert not loaded(answers[0])
-        made.recover()
+        made.recover(NEW)
         made.settle()
         killed_while_loading(made)
 
@@ -422,7 +420,6 @@ def held(levels: Seen) -> int:
 def test_a_request_aborted_during_its_load(stage: Stage) -> None:
     """Its blocks, lease and pins are given back; the read that is under way harms nobody."""
     with case(stage, "client abort during a load") as made:
-        made.fill()
         made.start()
         with made.daemon.ordered(read={"hold": True}):
             stage.engine.ask("forget")
