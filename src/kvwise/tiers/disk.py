@@ -29,17 +29,17 @@ from kvwise.tiers import directio
 from kvwise.tiers.base import FOUND_MAX, Buffers, Found, Placed, Record, Want
 from kvwise.tiers.crew import Crew
 from kvwise.tiers.directio import Io
-from kvwise.tiers.footer import Entries
-from kvwise.tiers.room import Room
-from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
-from kvwise.tiers.segments import (
+from kvwise.tiers.extents import (
     DIRECTORIES_MAX,
     SEGMENT_BYTES_MAX,
-    Directory,
     Extent,
     pack_location,
     unpack_location,
 )
+from kvwise.tiers.footer import Entries
+from kvwise.tiers.room import Room
+from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
+from kvwise.tiers.segments import Directory
 from kvwise.units import GIB, MIB
 
 RUN_BYTES = 2 * MIB
