@@ -99,6 +99,42 @@ def test_medium_full_in_the_middle(
     again.close()
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_write_that_fails_after_any_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """An object whose write failed, wherever it stopped, is a miss now and after a kill.
+
+    LMCache#4991: an object whose store had failed was served, and users read gibberish.
+    """
+    sizes = (5000, 20_000, 9000)
+    ends = (12_288, 36_864, 53_248)
+    for blocks in range(ends[-1] // 4096):
+        files = Files((tmp_path / str(blocks),))
+        tier = files.open(CAPACITY_BYTES)
+        real = os.pwritev
+
+        def failing(fd: int, pieces: Sequence[memoryview], offset: int, stop: int = blocks) -> int:
+            joined = scratch(stop * 4096)
+            joined[:] = b"".join(pieces)[: joined.nbytes]
+            if joined.nbytes:
+                real(fd, [joined], offset)  # noqa: B023 - called before the next turn
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", failing)
+            answers = tier.put([(record(n, s), filled(n, s)) for n, s in enumerate(sizes)])
+        assert not any(isinstance(answer, Placed) for answer in answers)
+        assert tier.used_bytes == files.used_bytes() == 0
+        put_one(tier, 7, 5000)
+        shutil.copytree(tmp_path / str(blocks), tmp_path / "killed")
+        killed = Files((tmp_path / "killed",)).open(CAPACITY_BYTES)
+        assert {seen.key for seen, _ in scanned(killed)} == {key_of(7)}
+        killed.close()
+        tier.close()
+        shutil.rmtree(tmp_path / "killed")
+
+
 @pytest.mark.pain("D3")
 def test_watermark_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put that would leave the filesystem with less than its minimum is FULL."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,47 +28,28 @@ from kvwise.tiers.base import Placed
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
+from tests.tiers.mounts import ext4_image, mounted
 
 RAW_BYTES = 90_000
 ROOM_BYTES = 12 * MIB
 
 
-def mounted(stack: ExitStack, kind: str, home: Path) -> Path:
-    """A small filesystem of its own, until the stack is left; the test is skipped without."""
-    home.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none", str(home)]
-    if kind == "ext4":
-        if shutil.which("mkfs.ext4") is None:
-            pytest.skip("needs mkfs.ext4")
-        image = home.with_suffix(".img")
-        image.touch()
-        with image.open("r+b") as file:
-            file.truncate(2 * ROOM_BYTES)
-        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", str(image)], check=True)
-        argv = ["mount", "-o", "loop", str(image), str(home)]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount {kind} here: {done.stderr.strip()}")
-    stack.callback(subprocess.run, ["umount", "-l", str(home)], check=True)
-    return home
-
-
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A directory on a filesystem of 12 MiB, or twice that."""
-    with ExitStack() as stack:
-        yield mounted(stack, request.param, tmp_path / "small") / "kvwise"
+    """A directory on a small filesystem of its own."""
+    options = ["-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "none"]
+    if request.param == "ext4":
+        options = ["-o", "loop", str(ext4_image(tmp_path / "small.img", 2 * ROOM_BYTES))]
+    with mounted(tmp_path / "small", *options) as home:
+        yield home / "kvwise"
 
 
 @contextmanager
 def read_only(home: Path) -> Iterator[None]:
     """Whatever is opened below a directory cannot be written for a while."""
-    subprocess.run(["mount", "--bind", str(home), str(home)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(home)], check=True)
-    try:
+    with mounted(home, "--bind", str(home)):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(home)], check=True)
         yield
-    finally:
-        subprocess.run(["umount", "-l", str(home)], check=True)
 
 
 def fill(tier: DiskTier, first: int) -> dict[int, Placed]:
@@ -93,7 +74,10 @@ def whole(tier: DiskTier, placed: dict[int, Placed]) -> bool:
 
 @pytest.mark.parametrize("min_free_bytes", [0, 2 * MIB])
 def test_a_disk_that_is_full(small: Path, min_free_bytes: int) -> None:
-    """Until the last block objects are stored, then refused; what is freed is used again."""
+    """Until the last block objects are stored, then refused; what is freed is used again.
+
+    LMCache#4725, LMCache#4664: a cap that was only advice, and no free space left for others.
+    """
     files = Files((small,), min_free_bytes=min_free_bytes)
     tier = files.open(1 << 40)
     placed = fill(tier, 0)
@@ -170,24 +154,22 @@ def test_a_disk_that_turns_read_only(small: Path, tmp_path: Path) -> None:
 
 def test_a_disk_that_is_unmounted(tmp_path: Path) -> None:
     """What is on a drive that went away fails and is not lost; the other drive goes on."""
-    with ExitStack() as stack:
-        home = mounted(stack, "ext4", tmp_path / "away")
-        files = Files((home, tmp_path / "stays"))
+    image = ext4_image(tmp_path / "away.img", 2 * ROOM_BYTES)
+    files = Files((tmp_path / "away", tmp_path / "stays"))
+    with mounted(files.directories[0], "-o", "loop", str(image)):
         tier = files.open(CAPACITY_BYTES)
         placed = {number: put_one(tier, number, RAW_BYTES) for number in range(20)}
-        subprocess.run(["umount", "-l", str(home)], check=True)
-        found = verdicts(tier, [want(n, RAW_BYTES, spot) for n, spot in placed.items()])
-        homes = [files.spot(spot)[0].parent.name for spot in placed.values()]
-        assert [kind is None for kind in found] == [name == "stays" for name in homes]
-        assert set(found) == {None, FailureKind.IO}
-        assert len(tier.down) == 1
-        with pytest.raises(TierError, match="given up"):
-            tier.free(list(placed.values()))
-        fresh = put_one(tier, 100, RAW_BYTES)
-        assert files.spot(fresh)[0].parent.name == "stays"
-        tier.close()
-        image = home.with_suffix(".img")
-        subprocess.run(["mount", "-o", "loop", str(image), str(home)], check=True)
+    found = verdicts(tier, [want(n, RAW_BYTES, spot) for n, spot in placed.items()])
+    homes = [files.spot(spot)[0].parent.name for spot in placed.values()]
+    assert [kind is None for kind in found] == [name == "stays" for name in homes]
+    assert set(found) == {None, FailureKind.IO}
+    assert len(tier.down) == 1
+    with pytest.raises(TierError, match="given up"):
+        tier.free(list(placed.values()))
+    fresh = put_one(tier, 100, RAW_BYTES)
+    assert files.spot(fresh)[0].parent.name == "stays"
+    tier.close()
+    with mounted(files.directories[0], "-o", "loop", str(image)):
         tier = files.open(CAPACITY_BYTES)
         away = {key_of(n) for n, name in zip(placed, homes, strict=True) if name == "away"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,19 @@ from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.errors import FailureKind
 from kvwise.testing.tiers import (
     CAPACITY_BYTES,
+    SPACE,
     assert_adds_up,
     blank,
     content,
+    filled,
     key_of,
     put_many,
     read_back,
+    record,
     scanned,
     verdicts,
 )
-from kvwise.tiers import directio, footer
+from kvwise.tiers import directio, disk, footer
 from kvwise.tiers.base import Placed, Want
 from kvwise.tiers.directio import Io
 from kvwise.tiers.footer import Entries
@@ -54,7 +58,7 @@ def stored(tmp_path: Path) -> tuple[Files, dict[int, Placed]]:
 def found(files: Files) -> dict[bytes, Placed]:
     """What the next life finds; its accounting must be what lies on the disk."""
     tier = files.open(CAPACITY_BYTES)
-    seen = {record.key: spot for record, spot in scanned(tier)}
+    seen = {one.key: spot for one, spot in scanned(tier)}
     assert tier.used_bytes == files.used_bytes()
     assert_adds_up(tier, seen.values())
     for number in range(COUNT):
@@ -90,7 +94,7 @@ def test_a_closed_segment_is_found_by_its_footer(
     files, placed = stored(tmp_path)
     tier = files.open(CAPACITY_BYTES)
     sizes = count_reads(monkeypatch)
-    seen = {record.key: spot for record, spot in scanned(tier)}
+    seen = {one.key: spot for one, spot in scanned(tier)}
     tier.close()
 
     assert len(sizes) == len(files.segments()) == 3
@@ -103,11 +107,40 @@ def test_without_footers_the_same_is_found(tmp_path: Path, monkeypatch: pytest.M
     files.cut_footers()
     tier = files.open(CAPACITY_BYTES)
     sizes = count_reads(monkeypatch)
-    seen = {record.key: spot for record, spot in scanned(tier)}
+    seen = {one.key: spot for one, spot in scanned(tier)}
     tier.close()
 
     assert len(sizes) >= COUNT
     assert seen == {key_of(number): spot for number, spot in placed.items()}
+
+
+def test_a_scan_tells_records_in_large_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are told together, each namespace for itself, no batch larger than agreed."""
+    monkeypatch.setattr(disk, "FOUND_MAX", 50)
+    files = Files((tmp_path / "a", tmp_path / "b"), segment_bytes=MIB)
+    tier = files.open(CAPACITY_BYTES)
+    spaces = {number: b"odd namespace..." if number % 3 else SPACE for number in range(240)}
+    for first in range(0, 240, 8):
+        objects = [
+            (replace(record(n, RAW_BYTES), space=spaces[n]), filled(n, RAW_BYTES))
+            for n in range(first, first + 8)
+        ]
+        assert all(isinstance(answer, Placed) for answer in tier.put(objects))
+    tier.close()
+    tier = files.open(CAPACITY_BYTES)
+    batches = list(tier.scan())
+    tier.close()
+    keys = {b.space: b"" for b in batches}
+    for batch in batches:
+        keys[batch.space] += batch.keys
+
+    assert max(len(batch.locations) // 8 for batch in batches) <= 50
+    assert len(batches) <= 2 + 2 * 240 // 50
+    for space, joined in keys.items():
+        found = {joined[at : at + 16] for at in range(0, len(joined), 16)}
+        assert found == {key_of(number) for number, own in spaces.items() if own == space}
 
 
 def _torn(path: Path, _: Path) -> None:
@@ -245,7 +278,10 @@ def test_lost_blocks_under_a_footer(tmp_path: Path, lost: range) -> None:
 
 
 def test_a_wrong_footer_is_never_a_wrong_hit(tmp_path: Path) -> None:
-    """A whole footer that gives each place to another key makes misses, and space comes back."""
+    """A whole footer that gives each place to another key makes misses, and space comes back.
+
+    Mooncake#3465: the index named a key whose value was not there.
+    """
     files, placed = stored(tmp_path)
     path = files.segments()[0]
     data = memoryview(bytearray(path.read_bytes()))

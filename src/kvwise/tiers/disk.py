@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -28,17 +29,17 @@ from kvwise.tiers import directio
 from kvwise.tiers.base import FOUND_MAX, Buffers, Found, Placed, Record, Want
 from kvwise.tiers.crew import Crew
 from kvwise.tiers.directio import Io
-from kvwise.tiers.footer import Entries
-from kvwise.tiers.room import Room
-from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
-from kvwise.tiers.segments import (
+from kvwise.tiers.extents import (
     DIRECTORIES_MAX,
     SEGMENT_BYTES_MAX,
-    Directory,
     Extent,
     pack_location,
     unpack_location,
 )
+from kvwise.tiers.footer import Entries
+from kvwise.tiers.room import Room
+from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
+from kvwise.tiers.segments import Directory
 from kvwise.units import GIB, MIB
 
 RUN_BYTES = 2 * MIB
@@ -187,12 +188,14 @@ class DiskTier:
         if not self._gate.is_open:
             raise _closed()
         kept_bytes = 0
+        batches = _Batches()
         for directory in self._directories:
             for segment, walked in directory.walk(frozenset(self._codecs)):
                 room_bytes = self._capacity_bytes - kept_bytes
                 entries = _within(directory, segment, walked.entries, room_bytes)
                 kept_bytes += directory.bytes_of(segment)
-                yield from _found(directory.number, segment, entries)
+                yield from batches.add(directory.number, segment, entries)
+        yield from batches.rest()
 
     def close(self) -> None:
         """Finish what is under way, then give up files, locks and threads; idempotent."""
@@ -329,6 +332,41 @@ class _Gate:
             return self._changed.wait_for(lambda: not self._inside, timeout_s)
 
 
+class _Batches:
+    """Gathers what segments hold into batches of `FOUND_MAX` records that have a kind in common."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[bytes, bytes, int], list[tuple[bytes, ...]]] = {}
+        self._counts: Counter[tuple[bytes, bytes, int]] = Counter()
+
+    def add(self, number: int, segment: int, entries: Entries) -> Iterator[Found]:
+        """Take in the frames of a segment of a directory; batches that are full by that."""
+        first = np.uint64(pack_location(number, Extent(segment, 0, 0)))
+        for kind, some in entries.by_kind():
+            what = kind[:3]
+            for start in range(0, len(some), FOUND_MAX):
+                part = some.only(slice(start, start + FOUND_MAX))
+                if self._counts[what] + len(part) > FOUND_MAX:
+                    yield self._take(what)
+                locations = (part.offsets // BLOCK_BYTES).astype("<u8") + first
+                columns = (part.keys, part.parents, locations, part.sizes.astype("<u4"))
+                joined = tuple(column.tobytes() for column in columns)
+                self._waiting.setdefault(what, []).append(joined)
+                self._counts[what] += len(part)
+
+    def rest(self) -> Iterator[Found]:
+        """What waits for more."""
+        for what in list(self._waiting):
+            yield self._take(what)
+
+    def _take(self, what: tuple[bytes, bytes, int]) -> Found:
+        """The records of a kind that wait."""
+        del self._counts[what]
+        columns = zip(*self._waiting.pop(what), strict=True)
+        keys, parents, locations, stored_bytes = (b"".join(column) for column in columns)
+        return Found(*what, keys, parents, locations, stored_bytes)
+
+
 def _open_all(config: DiskConfig) -> list[Directory]:
     """Open and lock every directory, or none."""
     directories: list[Directory] = []
@@ -354,24 +392,6 @@ def _within(directory: Directory, segment: int, entries: Entries, room_bytes: in
     pairs = zip(excess.offsets.tolist(), excess.sizes.tolist(), strict=True)
     directory.free(Extent(segment, offset, size_bytes) for offset, size_bytes in pairs)
     return entries.only(fits)
-
-
-def _found(number: int, segment: int, entries: Entries) -> Iterator[Found]:
-    """The frames of a segment as a scan tells them."""
-    first = pack_location(number, Extent(segment, 0, 0))
-    for kind, some in entries.by_kind():
-        for start in range(0, len(some), FOUND_MAX):
-            part = some.only(slice(start, start + FOUND_MAX))
-            blocks = (part.offsets // BLOCK_BYTES).astype("<u8")
-            yield Found(
-                kind.space,
-                kind.layout,
-                kind.raw_bytes,
-                part.keys.tobytes(),
-                part.parents.tobytes(),
-                (blocks + np.uint64(first)).tobytes(),
-                part.sizes.astype("<u4").tobytes(),
-            )
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:

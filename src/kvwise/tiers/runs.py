@@ -15,7 +15,7 @@ from kvwise.codecs.frame import HEADER_BYTES, Header
 from kvwise.codecs.plain import PLAIN
 from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.tiers.base import Record, Want
-from kvwise.tiers.segments import Extent
+from kvwise.tiers.extents import Extent
 
 SPARE_BYTES = HEADER_BYTES + BLOCK_BYTES
 """Memory a frame needs beside its payload: the header, and the block that ends it."""

@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.frame import Header
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio, footer
 from kvwise.tiers.directio import Io
+from kvwise.tiers.extents import SEGMENTS_MAX, Extent, merged
 from kvwise.tiers.footer import Entries
 from kvwise.tiers.walk import Walked, walk
 
@@ -32,10 +32,6 @@ ERRORS_MAX = 3
 WALKERS = 8
 """Segments of a directory that are read back at one time: drives need a queue for small reads."""
 
-_OFFSET_BITS = 24
-_SEGMENT_BITS = 32
-SEGMENT_BYTES_MAX = BLOCK_BYTES << _OFFSET_BITS
-DIRECTORIES_MAX = 256
 LOCK_NAME = "kvwise.lock"
 _NAME = re.compile(r"^segment-([0-9a-f]{8})\.kvw$")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -45,33 +41,6 @@ _log = logging.getLogger(__name__)
 
 Admit = Callable[["Directory", int], bool]
 """Asks for room for a footer of so many bytes: True when it is reserved, False to do without."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Extent:
-    """Some bytes of one segment."""
-
-    segment: int
-    offset: int
-    size_bytes: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte after it."""
-        return self.offset + self.size_bytes
-
-
-def pack_location(directory: int, extent: Extent) -> int:
-    """The 64-bit token for a frame: directory, segment, block number in the segment."""
-    high = directory << _SEGMENT_BITS | extent.segment
-    return high << _OFFSET_BITS | extent.offset // BLOCK_BYTES
-
-
-def unpack_location(location: int, size_bytes: int) -> tuple[int, Extent]:
-    """The directory and the extent that a token and a size stand for."""
-    high, blocks = location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
-    segment = high & (1 << _SEGMENT_BITS) - 1
-    return high >> _SEGMENT_BITS, Extent(segment, blocks * BLOCK_BYTES, size_bytes)
 
 
 @dataclass(slots=True)
@@ -198,7 +167,7 @@ class Directory:
         if self.down:
             return TierError(FailureKind.IO, self.down)
         failure = None
-        for extent in _merged(extents):
+        for extent in merged(extents):
             try:
                 self._free(extent)
             except OSError as error:
@@ -336,13 +305,19 @@ class Directory:
         size_bytes = footer.size_bytes(len(entries), len(entries.kinds))
         pays = footer.pays(size_bytes, self._live[tail.segment])
         sound = not self.down and len(entries.kinds) <= footer.KINDS_MAX
-        if not pays or not sound or not admit(self, size_bytes):
+        if not pays or not sound:
             return
-        block = footer.pack(entries, tail.segment, tail.offset)
-        _, error = directio.write_all(tail.fd, [block], tail.offset)
-        kept_bytes = size_bytes
-        if error is not None:
+        try:
+            block = footer.pack(entries, tail.segment, tail.offset)
+        except OSError as error:  # no memory for it: a hint may be missing, a put must not fail
             self._fail(error)
+            return
+        if not admit(self, size_bytes):
+            return
+        _, problem = directio.write_all(tail.fd, [block], tail.offset)
+        kept_bytes = size_bytes
+        if problem is not None:
+            self._fail(problem)
             kept_bytes = self._take_back(tail, tail.offset, size_bytes)
         with self._lock:
             self._reserved -= size_bytes
@@ -352,7 +327,7 @@ class Directory:
     def _after(self, segment: int) -> int:
         """The number for the next segment; after the last one there can be, from the start."""
         while True:
-            segment = (segment + 1) % (1 << _SEGMENT_BITS)
+            segment = (segment + 1) % SEGMENTS_MAX
             if segment not in self._live and not os.path.lexists(self._file(segment)):
                 return segment
 
@@ -473,18 +448,3 @@ def _segments(path: Path) -> Iterator[tuple[int, int]]:
             name = _NAME.match(entry.name)
             if name and entry.is_file(follow_symlinks=False):
                 yield int(name[1], 16), entry.stat().st_blocks * 512
-
-
-def _merged(extents: Iterable[Extent]) -> Iterator[Extent]:
-    """The same bytes in as few extents as possible."""
-    waiting: Extent | None = None
-    for extent in sorted(extents):
-        if waiting and (extent.segment, extent.offset) == (waiting.segment, waiting.end):
-            joined = waiting.size_bytes + extent.size_bytes
-            waiting = Extent(waiting.segment, waiting.offset, joined)
-            continue
-        if waiting:
-            yield waiting
-        waiting = extent
-    if waiting:
-        yield waiting
