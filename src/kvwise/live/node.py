@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import struct
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,7 +45,6 @@ LEASE_TTL_NS = 30 * NS_PER_S
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""
 
-_LOCATION, _SIZE = struct.Struct("<Q"), struct.Struct("<I")
 _log = logging.getLogger(__name__)
 
 
@@ -184,7 +182,7 @@ class Node:
             self._found_bytes.setdefault(found.space, found.raw_bytes)
             self._tell(number, found)
             count += len(found.locations) // 8
-        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", (), (), 0)])
+        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", b"", b"", 0)])
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
@@ -198,8 +196,8 @@ class Node:
                     found.space,
                     found.keys,
                     found.parents,
-                    tuple(at for (at,) in _LOCATION.iter_unpack(found.locations)),
-                    tuple(size for (size,) in _SIZE.iter_unpack(found.stored_bytes)),
+                    found.locations,
+                    found.stored_bytes,
                     found.raw_bytes,
                 )
             ]
