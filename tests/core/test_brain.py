@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvwise.core.blocks import STAMP_MAX
@@ -271,9 +273,9 @@ def test_recovery_beyond_the_bound_on_namespaces_gives_space_back(
     """Records of one namespace too many are dropped; those of a namespace that is known stay."""
     monkeypatch.setattr("kvwise.core.world.SPACES_MAX", 1)
     made, other = brain(), b"o" * 16
-    record = (KEYS[:16], ROOT, (1,), (12288,), LAYOUT.object_bytes)
-    dropped = made.handle(Recovered(1, 1, other, *record))
-    kept = made.handle(Recovered(1, 1, SPACE.digest, *record))
+    record = recovered(KEYS[:16], ROOT, (1,))
+    dropped = made.handle(replace(record, space=other))
+    kept = made.handle(record)
 
     assert [c.locations for c in dropped if isinstance(c, Drop)] == [(1,)]
     assert [c for c in kept if isinstance(c, Drop)] == []

@@ -116,10 +116,10 @@ def _rows() -> Iterator[list[Event]]:
     joined, tick = Joined(1, 1, SPACE), Tick(900_000_000)
     offered = Offered(2, 1, "r", digest, ROOT, keys, 3 * CHUNK + 1)
     asked = Asked(5, 1, "q", digest, keys, 0, 3 * CHUNK + 1)
-    recovered = Recovered(
-        1, 1, digest, keys, ROOT + keys[:-16], (1, 2, 3), (16384,) * 3, SPACE.layout.object_bytes
-    )
-    nothing = Recovered(1, 1, b"", b"", b"", (), (), 0)
+    places, sizes = struct.pack("<3Q", 1, 2, 3), struct.pack("<3I", *[16384] * 3)
+    raw_bytes = SPACE.layout.object_bytes
+    recovered = Recovered(1, 1, digest, keys, ROOT + keys[:-16], places, sizes, raw_bytes)
+    nothing = Recovered(1, 1, b"", b"", b"", b"", b"", 0)
     yield [joined, offered, Filled(3, 1, 1, 3), tick, asked, Wanted(6, 1, 2, 3)]
     yield [joined, offered, Filled(3, 1, 1, 2), asked, Released(9, 1, 2, 9000, 5, 7), Left(10, 1)]
     yield [

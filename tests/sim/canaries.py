@@ -229,7 +229,7 @@ def one_chunk_for_all(patch: Patch) -> None:
     """Tokens are counted in the chunks of one model, whatever model was asked about."""
     real = Loads._tokens
 
-    def tokens(self: Loads, tiers: list[int], layout: Layout, skip_tokens: int) -> dict[str, int]:
+    def tokens(self: Loads, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
         return real(self, tiers, LARGE.layout, skip_tokens)
 
     patch.setattr(Loads, "_tokens", tokens)
