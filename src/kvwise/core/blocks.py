@@ -174,6 +174,7 @@ class Blocks:
 
     def pin_all(self, rows: array[int]) -> None:
         """Pin different rows."""
+        self.pins += len(rows)
         if len(rows) >= MANY:
             columns.add(self.index.pins, rows, 1)
             return
@@ -187,7 +188,9 @@ class Blocks:
         if self._doomed:
             for row in rows:
                 self.unpin(row)
-        elif len(rows) >= MANY:
+            return
+        self.pins -= len(rows)
+        if len(rows) >= MANY:
             columns.add(pins, rows, -1)
         else:
             for row in rows:
