@@ -236,7 +236,7 @@ def cut_everywhere(lives: list[Life], home: Path, share: float) -> Tally:
 def test_killed_at_every_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every change and inside every write, a kill loses nothing that was acknowledged.
 
-    LMCache#1175, LMCache#4564, Mooncake#2254: after a restart files were there and no object was
+    Elsewhere: after a restart files were there and no object was
     found, or the accounting began at nothing.
     """
     tally = cut_everywhere(lives(tmp_path, monkeypatch), tmp_path / "cut", 0.15)

@@ -105,7 +105,7 @@ def test_write_that_fails_after_any_block(
 ) -> None:
     """An object whose write failed, wherever it stopped, is a miss now and after a kill.
 
-    LMCache#4991: an object whose store had failed was served, and users read gibberish.
+    Elsewhere: an object whose store had failed was served, and users read gibberish.
     """
     sizes = (5000, 20_000, 9000)
     ends = (12_288, 36_864, 53_248)

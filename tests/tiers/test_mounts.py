@@ -76,7 +76,7 @@ def whole(tier: DiskTier, placed: dict[int, Placed]) -> bool:
 def test_a_disk_that_is_full(small: Path, min_free_bytes: int) -> None:
     """Until the last block objects are stored, then refused; what is freed is used again.
 
-    LMCache#4725, LMCache#4664: a cap that was only advice, and no free space left for others.
+    Elsewhere: a cap that was only advice, and no free space left for others.
     """
     files = Files((small,), min_free_bytes=min_free_bytes)
     tier = files.open(1 << 40)

@@ -280,7 +280,7 @@ def test_lost_blocks_under_a_footer(tmp_path: Path, lost: range) -> None:
 def test_a_wrong_footer_is_never_a_wrong_hit(tmp_path: Path) -> None:
     """A whole footer that gives each place to another key makes misses, and space comes back.
 
-    Mooncake#3465: the index named a key whose value was not there.
+    Elsewhere: the index named a key whose value was not there.
     """
     files, placed = stored(tmp_path)
     path = files.segments()[0]
