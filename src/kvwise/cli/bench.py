@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from difflib import get_close_matches
 from importlib import import_module
+from types import FrameType
 from typing import Final
 
 import click
 
 from kvwise.errors import ConfigError
 
-BENCHES: Final[dict[str, str]] = {}
+BENCHES: Final[dict[str, str]] = {
+    "tiers": "Memory, disk and bookkeeping, beside memcpy and fio.",
+}
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
 
@@ -62,3 +66,11 @@ def command() -> None:
     A figure alone says little on a machine that others share, so every rate is given with the
     rate of memcpy, fio, the engine without kvwise, or another cache, taken in turns with it.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let a polite kill or a closed terminal end a bench in order, as Ctrl-C does."""
+    del number, frame
+    raise KeyboardInterrupt
