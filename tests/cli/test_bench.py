@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from kvwise import cli
 from kvwise.bench import tiers
 from kvwise.cli.bench import BENCHES
+from tests.live.support import eventually
 
 
 @pytest.mark.parametrize("bench", BENCHES)
@@ -77,3 +82,40 @@ def test_rows_are_printed_for_people_and_for_programs(
     assert [row["path"] for row in told["rows"]] == ["dram.put", "dram.get", "index"]
     assert told["command"].startswith("kvwise bench tiers --disk")
     assert told["machine"]["cores"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_bench_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    """It exits as one that was interrupted, and neither a daemon nor a file stays."""
+    disk, scratch = tmp_path / "disk", tmp_path / "s"
+    disk.mkdir()
+    scratch.mkdir()
+    command = [sys.executable, "-m", "kvwise", "bench", "tiers", "--disk", str(disk), "--quick"]
+    with subprocess.Popen(
+        [*command, "--part", "lookup", "--part", "index"],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as bench:
+        try:
+            started = eventually(lambda: any(scratch.rglob("lookup.sock")), 60)
+            bench.send_signal(number)
+            _, said = bench.communicate(timeout=60)
+        finally:
+            bench.kill()
+
+    assert started
+    assert bench.returncode == cli.EXIT_INTERRUPTED
+    assert said.endswith("interrupted\n")
+    assert [*disk.iterdir(), *scratch.iterdir()] == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(bench.pid, 0)
+
+
+def test_signals_are_handed_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a bench a signal means again what it meant before."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert cli.run(["bench", "tiers", "--part", "cloud"]) == cli.EXIT_USAGE
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Final
@@ -67,7 +68,8 @@ def command() -> None:
     rate of memcpy, fio, the engine without kvwise, or another cache, taken in turns with it.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        before = signal.signal(number, _interrupt)
+        click.get_current_context().call_on_close(partial(signal.signal, number, before))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
