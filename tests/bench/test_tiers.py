@@ -77,6 +77,7 @@ def test_both_ways_through_memory_are_rows(small: Path, objects: str) -> None:
         assert row["reference"] == "memcpy"
         assert row["passes"] == 2
         assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        assert row["cpu_ratio"] > 0
         assert 0 < row["gbps_low"] <= row["gbps"] <= row["gbps_high"]
     assert list(processes(small.parent)) == []
     assert list((small.parent / "s").iterdir()) == []

@@ -27,6 +27,7 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.yardstick import (
+    CpuTime,
     Memcpy,
     Memory,
     Spread,
@@ -164,14 +165,14 @@ def _dram(run: _Run) -> None:
 
 def _dram_rows(run: _Run, client: Client, model: Model, device: Memory, target: Memory) -> None:
     """Both directions for one size of object, then a look at the bytes."""
-    memcpy = Memcpy(device, target)
+    memcpy, cpu = Memcpy(device, target), CpuTime()
     with DramPath(client, model, device) as path:
         found = run.turns(
             f"dram, {format_size(model.object_bytes)}",
             {
-                "memcpy": lambda: memcpy.gbps(model.object_bytes),
-                "put": path.put,
-                "get": path.get,
+                "memcpy": cpu.of("memcpy", lambda: memcpy.gbps(model.object_bytes)),
+                "put": cpu.of("put", path.put),
+                "get": cpu.of("get", path.get),
             },
         )
         more = {"model": model.name, "objects_per_request": path.objects_per_request}
@@ -182,7 +183,8 @@ def _dram_rows(run: _Run, client: Client, model: Model, device: Memory, target: 
             raise SetupError("the arena gave back other bytes than it was given")
     for way in ("put", "get"):
         row = _rate_row(f"dram.{way}", model.object_bytes, found[way], found["memcpy"])
-        run.rows.append(row | {"reference": "memcpy"} | more)
+        spent = {"cpu_ratio": round(cpu.ratio("memcpy", way).median, 3)}
+        run.rows.append(row | {"reference": "memcpy"} | spent | more)
     run.note(*movement(f"memcpy of {format_size(model.object_bytes)}", found["memcpy"]))
 
 

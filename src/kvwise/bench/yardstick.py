@@ -86,6 +86,33 @@ def take_turns(
     return found
 
 
+class CpuTime:
+    """Processor seconds of this process, all threads, for measurements that take turns.
+
+    Where others keep the cores busy, work that is handed from thread to thread waits for its turn
+    and a plain loop does not; what both cost the processor can still be compared.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = {}
+
+    def of(self, name: str, action: Callable[[], float]) -> Callable[[], float]:
+        """The same measurement, its processor time noted."""
+        spent = self._seconds.setdefault(name, [])
+
+        def noted() -> float:
+            before = time.process_time()
+            figure = action()
+            spent.append(time.process_time() - before)
+            return figure
+
+        return noted
+
+    def ratio(self, yardstick: str, name: str) -> Spread:
+        """The yardstick's seconds as parts of a measurement's, pass by pass, the warm-up aside."""
+        return ratio(self._seconds[yardstick][1:], self._seconds[name][1:])
+
+
 def ratio(figures: Sequence[float], yardstick: Sequence[float]) -> Spread:
     """Figures as parts of the yardstick of the same pass."""
     return Spread.of([f / y for f, y in zip(figures, yardstick, strict=True)])

@@ -103,7 +103,7 @@ def _rates(rows: list[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("path", "object"):
         table.add_column(name, no_wrap=True)
-    for name in ("GB/s", "yardstick", "ratio (least-most)", "goal"):
+    for name in ("GB/s", "yardstick", "ratio (least-most)", "by CPU", "goal"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -112,6 +112,7 @@ def _rates(rows: list[Row]) -> Table:
             f"{row['gbps']:.2f}",
             f"{row['reference']} {row['reference_gbps']:.2f}",
             f"{row['ratio']:.2f} ({row['ratio_low']:.2f}-{row['ratio_high']:.2f})",
+            f"{row['cpu_ratio']:.2f}" if "cpu_ratio" in row else "",
             _goal(row["ratio"] >= row["goal_ratio"], f"{row['goal_ratio']:.2f}"),
         )
     return table
