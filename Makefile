@@ -26,9 +26,9 @@ test: environment static engine  ## everything that must hold before a change la
 check: environment static  ## static checks and the quick tests, without an engine
 	@$(BIN)/pytest -m 'not engine and not slow'
 
-bench: environment  ## measure the install and the parts, beside yardsticks of the same minute
+bench: environment  ## measure the install and the tiers, beside yardsticks of the same minute
 	@$(BIN)/python bench/install.py
-	@$(BIN)/python bench/micro.py
+	@$(BIN)/kvwise bench tiers
 
 docs: environment  ## build the documentation into site/
 	$(call step,mkdocs,$(BIN)/mkdocs build --strict)

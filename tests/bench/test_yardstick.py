@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 
 from kvwise.bench import yardstick
 from kvwise.bench.places import SetupError
-from kvwise.bench.yardstick import Fio, Memcpy, Memory, Spread, movement, ratio, take_turns
+from kvwise.bench.yardstick import (
+    CpuTime,
+    Fio,
+    Memcpy,
+    Memory,
+    Spread,
+    movement,
+    ratio,
+    take_turns,
+)
 from kvwise.errors import ConfigError
 from kvwise.units import KIB, MIB
 
@@ -48,6 +58,29 @@ def test_a_yardstick_that_moved_is_told() -> None:
     assert movement("memcpy", [10.0, 11.9]) == []
     (note,) = movement("memcpy", [10.0, 12.1, 11.0])
     assert "memcpy moved between 10.00 and 12.10" in note
+
+
+def test_processor_time_is_that_of_the_work() -> None:
+    """Work that takes longer shows as a smaller part of the yardstick, sleep does not count."""
+    cpu = CpuTime()
+
+    def busy(seconds: float) -> float:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+        return 7.0
+
+    def asleep(seconds: float) -> float:
+        time.sleep(0.05)
+        return busy(seconds)
+
+    actions = {"little": cpu.of("little", lambda: asleep(0.01))}
+    actions["much"] = cpu.of("much", lambda: busy(0.1))
+    found = take_turns(actions, 2, lambda _: None)
+
+    assert found == {"little": [7.0, 7.0], "much": [7.0, 7.0]}
+    assert cpu.ratio("little", "much").median < 0.9
+    assert cpu.ratio("much", "much") == Spread(1.0, 1.0, 1.0)
 
 
 def test_memory_differs_everywhere() -> None:

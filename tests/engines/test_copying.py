@@ -65,11 +65,13 @@ layouts = st.builds(
 
 
 @pytest.mark.pain("C2")
-@given(layouts, st.integers(8, 64), st.integers(0, 5), st.randoms(use_true_random=False))
+@given(
+    layouts, st.integers(8, 64), st.integers(0, 5), st.booleans(), st.randoms(use_true_random=False)
+)
 def test_stored_bytes_lie_where_the_layout_says(
-    layout: Layout, page_bytes: int, gap: int, random: Any
+    layout: Layout, page_bytes: int, gap: int, whole: bool, random: Any
 ) -> None:
-    """Every rank writes its part of every object, layer by layer, and nothing else."""
+    """Every rank writes its part of every object, in whatever order, and nothing else."""
     per_object = -(-layout.object_bytes // page_bytes)
     columns = len(layout.groups) * layout.blocks_per_chunk
     chunks = min(3, 400 // per_object)
@@ -79,7 +81,7 @@ def test_stored_bytes_lie_where_the_layout_says(
     devices = [Device(layout, rank, gap) for rank in range(layout.ranks)]
     for rank, device in enumerate(devices):
         planner = Planner(layout, device.layers, rank=rank, page_bytes=page_bytes)
-        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data)
+        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data, whole=whole)
         assert plan.total_bytes == chunks * layout.rank_bytes
         HostCopier().store(plan, None)
     for row, table in zip(pages.tolist(), blocks.tolist(), strict=True):
@@ -89,8 +91,10 @@ def test_stored_bytes_lie_where_the_layout_says(
     assert not untouched.any()
 
 
-@given(layouts, st.integers(8, 64), st.randoms(use_true_random=False))
-def test_loaded_blocks_are_the_stored_ones(layout: Layout, page_bytes: int, random: Any) -> None:
+@given(layouts, st.integers(8, 64), st.booleans(), st.randoms(use_true_random=False))
+def test_loaded_blocks_are_the_stored_ones(
+    layout: Layout, page_bytes: int, whole: bool, random: Any
+) -> None:
     """What one device stored another gets, into other blocks; skipped ones stay as they are."""
     per_object = -(-layout.object_bytes // page_bytes)
     columns = len(layout.groups) * layout.blocks_per_chunk
@@ -103,13 +107,13 @@ def test_loaded_blocks_are_the_stored_ones(layout: Layout, page_bytes: int, rand
     loaded[0, random.randrange(columns)] = SKIP
     for device, blocks, verb in ((source, stored, "store"), (target, loaded, "load")):
         planner = Planner(layout, device.layers, rank=0, page_bytes=page_bytes)
-        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data)
+        plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data, whole=whole)
         layers: list[int] = []
         if verb == "store":
             HostCopier().store(plan, None)
         else:
             HostCopier().load(plan, None, layers.append)
-            assert layers == list(range(len(device.layers)))
+            assert layers == list(range(1 if whole else len(device.layers)))
     per = layout.blocks_per_chunk
     for index, layer in enumerate(target.layers):
         expected = before[index]
@@ -128,6 +132,15 @@ def test_neighbours_are_copied_together() -> None:
     plan = planner.plan(Chunks(np.array([[1]]), np.array([[3, 4]])), 0)
     assert plan.sizes.tolist() == [64, 64]
     assert plan.bounds == (0, 1, 2)
+
+
+def test_a_whole_plan_joins_across_layers() -> None:
+    """Layers that lie side by side on both sides are one copy when nobody waits for one."""
+    layout = Layout(4, 4, (Group(GroupKind.FULL, (32, 32)),))
+    layers = [DeviceLayer(0, 1000 + 32 * layer, 64, 32) for layer in range(2)]
+    planner = Planner(layout, layers, rank=0, page_bytes=4096)
+    plan = planner.plan(Chunks(np.array([[1]]), np.array([[3]])), 0, whole=True)
+    assert (plan.device.tolist(), plan.sizes.tolist(), plan.bounds) == ([1192], [64], (0, 1))
 
 
 @pytest.mark.pain("C5")

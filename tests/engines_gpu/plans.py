@@ -42,7 +42,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 class Job:
     """A shape with memory: KV tensors of every layer, an arena, and a plan between them."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, shape: Shape, seed: int, *, whole: bool = False) -> None:
         rng = np.random.default_rng(seed)
         blocks = 1 + shape.chunks * shape.blocks_per_chunk
         flat = [(g, size) for g, group in enumerate(shape.groups) for size in group]
@@ -74,7 +74,7 @@ class Job:
         table[rng.random(table.shape) < rng.choice([0, 0.3])] = SKIP
         planner = Planner(layout, layers, rank=shape.ranks - 1, page_bytes=shape.page_bytes)
         chunks = Chunks(pages=numbers.reshape(shape.chunks, pages_each), blocks=table)
-        self.plan: CopyPlan = planner.plan(chunks, self.arena_address)
+        self.plan: CopyPlan = planner.plan(chunks, self.arena_address, whole=whole)
 
     @property
     def arena_address(self) -> int:

@@ -58,17 +58,18 @@ def job() -> Job:
 
 
 @given(
-    shapes(),
-    st.integers(0, 2**32),
-    st.sampled_from([16, 80, 256, 4096]),
-    st.sampled_from([1, 3]),
-    st.sampled_from([0, 300, 1 << 60]),
+    shape=shapes(),
+    seed=st.integers(0, 2**32),
+    staging=st.sampled_from([16, 80, 256, 4096]),
+    slices=st.sampled_from([1, 3]),
+    pinnable=st.sampled_from([0, 300, 1 << 60]),
+    whole=st.booleans(),
 )
 def test_bytes_are_those_of_a_plain_loop(
-    shape: Shape, seed: int, staging: int, slices: int, pinnable: int
+    shape: Shape, seed: int, staging: int, slices: int, pinnable: int, *, whole: bool
 ) -> None:
     """Any job, batch size and amount of pinned memory moves the same bytes as the host's copier."""
-    real, plain = Job(shape, seed), Job(shape, seed)
+    real, plain = Job(shape, seed, whole=whole), Job(shape, seed)
     gpu = VirtualGpu(seed, pinnable=pinnable)
     copier = copier_for(gpu, real, tiny(staging, slices))
 

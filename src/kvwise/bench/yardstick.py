@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvwise.bench.machine import memory_bytes
 from kvwise.bench.places import SetupError
@@ -85,6 +86,33 @@ def take_turns(
     return found
 
 
+class CpuTime:
+    """Processor seconds of this process, all threads, for measurements that take turns.
+
+    Where others keep the cores busy, work that is handed from thread to thread waits for its turn
+    and a plain loop does not; what both cost the processor can still be compared.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = {}
+
+    def of(self, name: str, action: Callable[[], float]) -> Callable[[], float]:
+        """The same measurement, its processor time noted."""
+        spent = self._seconds.setdefault(name, [])
+
+        def noted() -> float:
+            before = time.process_time()
+            figure = action()
+            spent.append(time.process_time() - before)
+            return figure
+
+        return noted
+
+    def ratio(self, yardstick: str, name: str) -> Spread:
+        """The yardstick's seconds as parts of a measurement's, pass by pass, the warm-up aside."""
+        return ratio(self._seconds[yardstick][1:], self._seconds[name][1:])
+
+
 def ratio(figures: Sequence[float], yardstick: Sequence[float]) -> Spread:
     """Figures as parts of the yardstick of the same pass."""
     return Spread.of([f / y for f, y in zip(figures, yardstick, strict=True)])
@@ -132,6 +160,14 @@ def working_set_bytes(*, copies: int) -> int:
     return wanted
 
 
+def pattern(count: int, seed: int) -> NDArray[np.uint64]:
+    """So many words, no two of them equal, nor those of two seeds below 2^20."""
+    words = np.arange(count, dtype=np.uint64)
+    words += np.uint64(seed << 40)
+    words *= _ODD
+    return words
+
+
 class Memory:
     """Ordinary memory of this process, touched, every 8 bytes of it different from all others.
 
@@ -141,17 +177,11 @@ class Memory:
     """
 
     def __init__(self, size_bytes: int, *, seed: int = 0) -> None:
+        """Take and fill it; `size_bytes` is a multiple of 8."""
         self._map = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.address = int(self.bytes.ctypes.data)
-        self.fill(seed)
-
-    def fill(self, seed: int) -> None:
-        """Give every word its value for this seed."""
-        words = self.bytes[: len(self.bytes) // 8 * 8].view(np.uint64)
-        words[:] = np.arange(len(words), dtype=np.uint64)
-        words += np.uint64(seed << 40)
-        words *= _ODD
+        self.bytes.view(np.uint64)[:] = pattern(size_bytes // 8, seed)
 
     def clear(self) -> None:
         """Zeros everywhere."""

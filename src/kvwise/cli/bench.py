@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
+from types import FrameType
 from typing import Final
 
 import click
@@ -11,9 +14,10 @@ import click
 from kvwise.errors import ConfigError
 
 BENCHES: Final[dict[str, str]] = {
+    "tiers": "Memory, disk and bookkeeping, beside memcpy and fio.",
+    "engine": "A real engine with and without kvwise: cost when cold, gain on a hit.",
+    "peers": "LMCache, Mooncake Store and NIXL, in turns with kvwise.",
     "soak": "A daemon under abuse, for minutes or days: wrong bytes, leaks, pins.",
-    "engine": "what kvwise costs cold requests on a real engine, and what its hits bring",
-    "peers": "kvwise beside LMCache, Mooncake Store and NIXL on this machine.",
 }
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
@@ -66,3 +70,12 @@ def command() -> None:
     A figure alone says little on a machine that others share, so every rate is given with the
     rate of memcpy, fio, the engine without kvwise, or another cache, taken in turns with it.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        before = signal.signal(number, _interrupt)
+        click.get_current_context().call_on_close(partial(signal.signal, number, before))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let a polite kill or a closed terminal end a bench in order, as Ctrl-C does."""
+    del number, frame
+    raise KeyboardInterrupt

@@ -127,10 +127,11 @@ class Planner:
         self._groups = len(layout.groups)
         self._blocks_per_chunk = layout.blocks_per_chunk
         pieces = _pieces(layout, layers, rank * layout.rank_bytes, page_bytes)
-        columns = np.array(pieces, dtype=np.int64).T
-        self._layer, self._column, self._page, self._in_page, self._in_block, self._size = columns
-        self._address = np.array([layer.address for layer in layers], dtype=np.int64)[self._layer]
+        columns = np.ascontiguousarray(np.array(pieces, dtype=np.int64).T)
+        self._layer, self._column, self._page, self._in_page, in_block, self._size = columns
+        address = np.array([layer.address for layer in layers], dtype=np.int64)[self._layer]
         self._stride = np.array([layer.stride for layer in layers], dtype=np.int64)[self._layer]
+        self._in_device = address + in_block
 
     @property
     def block_columns(self) -> int:
@@ -143,17 +144,25 @@ class Planner:
         `whole` is for a job that nobody waits for layer by layer: object after object, which is
         the order of the arena.
         """
-        blocks = chunks.blocks[:, self._column]
-        arena = chunks.pages[:, self._page] * self._page_bytes + (self._in_page + arena_address)
-        device = blocks * self._stride + (self._address + self._in_block)
-        layer = np.broadcast_to(np.int64(0) if whole else self._layer, blocks.shape).ravel()
+        blocks = chunks.blocks.take(self._column, axis=1)
+        device = blocks * self._stride
+        device += self._in_device
+        arena = chunks.pages.take(self._page, axis=1)
+        arena *= self._page_bytes
+        arena += self._in_page + arena_address
         size = np.broadcast_to(self._size, blocks.shape).ravel()
-        columns: tuple[Addresses, ...] = (device.ravel(), arena.ravel(), size, layer)
-        if not whole or int(chunks.blocks.min(initial=0)) == SKIP:
-            kept = np.flatnonzero(blocks.ravel() != SKIP)
-            order = kept if whole else kept[np.argsort(layer[kept], kind="stable")]
-            columns = tuple(column[order] for column in columns)
-        return _joined(*columns, layers=1 if whole else self._layers)
+        if whole:
+            rows = device.ravel(), arena.ravel(), size
+            if int(chunks.blocks.min(initial=0)) == SKIP:
+                kept = blocks.ravel() != SKIP
+                rows = rows[0][kept], rows[1][kept], rows[2][kept]
+            return _joined(*rows)
+        layer = np.broadcast_to(self._layer, blocks.shape).ravel()
+        kept = np.flatnonzero(blocks.ravel() != SKIP)
+        order = kept[np.argsort(layer[kept], kind="stable")]
+        return _joined(
+            device.ravel()[order], arena.ravel()[order], size[order], layer[order], self._layers
+        )
 
 
 def _check_layers(layout: Layout, layers: Sequence[DeviceLayer]) -> None:
@@ -193,16 +202,21 @@ def _pieces(
 
 
 def _joined(
-    device: Addresses, arena: Addresses, size: Addresses, layer: Addresses, *, layers: int
+    device: Addresses,
+    arena: Addresses,
+    size: Addresses,
+    layer: Addresses | None = None,
+    layers: int = 1,
 ) -> CopyPlan:
-    """Join copies that continue each other on both sides within a layer."""
+    """Join copies that continue each other on both sides, within a layer if there are several."""
     starts = np.ones(len(size), dtype=bool)
-    starts[1:] = (
-        (device[:-1] + size[:-1] != device[1:])
-        | (arena[:-1] + size[:-1] != arena[1:])
-        | (layer[:-1] != layer[1:])
-    )
+    np.not_equal(arena[:-1] + size[:-1], arena[1:], out=starts[1:])
+    starts[1:] |= device[:-1] + size[:-1] != device[1:]
+    if layer is not None:
+        starts[1:] |= layer[:-1] != layer[1:]
     first = np.flatnonzero(starts)
     sizes = np.add.reduceat(size, first) if len(first) else size
-    bounds = np.searchsorted(layer[first], np.arange(layers + 1))
-    return CopyPlan(device[first], arena[first], sizes, tuple(bounds.tolist()))
+    bounds = (0, len(first))
+    if layer is not None:
+        bounds = tuple(np.searchsorted(layer[first], np.arange(layers + 1)).tolist())
+    return CopyPlan(device[first], arena[first], sizes, bounds)

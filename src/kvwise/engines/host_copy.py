@@ -18,8 +18,8 @@ from kvwise.engines.first_touch import FirstTouch
 
 _HOST_FENCE: Fence = object()
 
-KEEP_BYTES = 512 * 1024
-"""So many bytes are moved without letting go of the GIL, 50 us or so; larger pieces let go."""
+KEEP_BYTES = 1024 * 1024
+"""So many bytes are moved without letting go of the GIL, 100 us or so; larger pieces let go."""
 
 PIECES_MAX = 256
 """Pieces of one call: numpy lets go of the GIL from 500 elements on."""
