@@ -74,6 +74,7 @@ class Recovery:
         lengths = (len(event.parents), len(event.locations), len(event.stored_bytes))
         if rest or lengths != (KEY_BYTES * count, 8 * count, 4 * count):
             raise BugError(f"{count} recovered keys, but columns of {lengths} bytes beside them")
+        space = self._world.meet(event.space, event.space.hex()[:8], event.raw_bytes)
         locations = columns.unpack(event.locations, "Q")
         stored_bytes = columns.unpack(event.stored_bytes, "I")
         if self._world.is_full(event.space):
@@ -127,7 +128,7 @@ class Recovery:
         """Enter the new rows of an event; those that are lost go again."""
         blocks = self._world.blocks
         rows, parents, places = batch.rows, batch.parents, batch.places
-        if not lost.isdisjoint(rows):
+        if lost and not lost.isdisjoint(rows):
             kept = array("I")
             for place, row in enumerate(rows):
                 if row in lost:
