@@ -1,7 +1,7 @@
 """Owns the measurement of one question: how long a prompt waits to hear what of it is cached.
 
-A real daemon answers through its socket, its garbage collector at work. No payload is written: a
-lookup looks at keys, so the objects are as small as a page can be.
+A real daemon answers through its socket, its garbage collector at work. A lookup looks at keys
+and not at payload, so the objects are as small as a page can be.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row
-from kvwise.core.keys import KEY_BYTES, ROOT
+from kvwise.core.keys import KEY_BYTES
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import Namespace
+from kvwise.live.blocks import put
 from kvwise.live.client import Client
-from kvwise.live.messages import Ask, Fill, Offer, Release, Step
+from kvwise.live.messages import Ask, Release, Step
 from kvwise.units import KIB, MIB
 
 PAGE_BYTES = 4 * KIB
@@ -54,8 +55,7 @@ def _row(client: Client, blocks: int, rounds: int, progress: Progress) -> Row:
     space = Namespace(os.urandom(KEY_BYTES), f"bench lookup {blocks}", _LAYOUT)
     client.join(space)
     keys = os.urandom(KEY_BYTES * blocks)
-    (grant,) = client.step(Step(offers=[Offer("store", space.digest, ROOT, keys)]))
-    client.step(Step(fills=[Fill(grant.lease, len(grant.chunks))]))
+    put(client, space, keys, [bytes(PAGE_BYTES)] * blocks)
     ask = Ask("ask", space.digest, keys, 0, blocks * BLOCK_TOKENS + 1)
     times_ms = []
     for number in range(rounds + 1):
