@@ -232,6 +232,7 @@ def cut_everywhere(lives: list[Life], home: Path, share: float) -> Tally:
     return tally
 
 
+@pytest.mark.timeout(300)
 def test_killed_at_every_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every change and inside every write, a kill loses nothing that was acknowledged.
 
