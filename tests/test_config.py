@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise import config as configuration
-from kvwise.config import KEYS, Config, check_host, load, render, split_address
+from kvwise.config import KEYS, Config, load, render, split_address
 from kvwise.errors import ConfigError
+from kvwise.host import Host, check_host
 
 GIB = 1 << 30
 
@@ -85,6 +86,7 @@ def test_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert config.disk.paths == (str(tmp_path / "here"), "/home/somebody/there")
 
 
+@pytest.mark.pain("G2")
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -111,6 +113,7 @@ def test_an_unknown_section_in_a_file_is_refused(tmp_path: Path) -> None:
         load(file, environ={})
 
 
+@pytest.mark.pain("G1")
 @pytest.mark.parametrize(
     "variable", ["KVWISE_DRAM_SISE", "KVWISE_DRAMSIZE", "KVWISE_PLAN_ANYTHING", "KVWISE_DRM_SIZE"]
 )
@@ -120,11 +123,51 @@ def test_a_mistyped_variable_is_refused(variable: str) -> None:
         load(environ={variable: "1GiB"})
 
 
+def test_a_bad_value_says_where_it_was_written(tmp_path: Path) -> None:
+    """The file, the variable or the flag is named: the same key may be set in several places."""
+    file = tmp_path / "kvwise.toml"
+    file.write_text('[dram]\nsize = "many"\n')
+    environ = {"KVWISE_DRAM_SIZE": "lots"}
+
+    with pytest.raises(ConfigError, match=rf"^{file}: dram\.size = 'many'"):
+        load(file, environ={})
+    with pytest.raises(ConfigError, match=r"^KVWISE_DRAM_SIZE: dram\.size = 'lots'"):
+        load(file, environ=environ)
+    with pytest.raises(ConfigError, match=r"^--dram: dram\.size = 'more'"):
+        load(file, {"dram.size": "more"}, environ=environ, flags={"dram.size": "--dram"})
+    with pytest.raises(ConfigError, match=r"^options: dram\.size = 'more'"):
+        load(file, {"dram": {"size": "more"}}, environ=environ)
+
+
+def test_a_contradiction_says_where_both_sides_were_written(tmp_path: Path) -> None:
+    """Two settings that cannot be meant together are often written by two people."""
+    file = tmp_path / "kvwise.toml"
+    file.write_text('[dram]\nsize = "1MiB"\n')
+    told = rf"\(dram\.size is from {file}, dram\.page is from KVWISE_DRAM_PAGE\); hint: raise"
+
+    with pytest.raises(ConfigError, match=told):
+        load(file, environ={"KVWISE_DRAM_PAGE": "1MiB"})
+
+
+@pytest.mark.parametrize(
+    "text", ['"dram.size" = "1GiB"\n[dram]\nsize = "2GiB"\n', '[dram]\nsize = 1\n["dram.size"]\n']
+)
+def test_a_key_written_in_two_ways_is_refused(tmp_path: Path, text: str) -> None:
+    """A quoted dotted name and a table entry are the same key; neither silently wins."""
+    file = tmp_path / "kvwise.toml"
+    file.write_text(text)
+    told = rf"{file}: dram\.size is given twice, as 'dram\.size' and as 'size' in \[dram\]"
+
+    with pytest.raises(ConfigError, match=told):
+        load(file, environ={})
+
+
 def test_variables_of_tools_are_left_alone() -> None:
     """What is no setting, and looks like none, belongs to somebody else."""
     assert load(environ={"KVWISE_ENGINE_PYTHON": "/x", "OTHER": "1"}) == Config()
 
 
+@pytest.mark.pain("G1")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -199,12 +242,30 @@ def test_contradictions_are_refused(values: dict[str, object], words: str) -> No
         of(**values)
 
 
+@pytest.mark.pain("M8")
 def test_more_memory_than_the_machine_has_is_refused() -> None:
     """The message tells what the machine has."""
     with pytest.raises(ConfigError, match="whole node"):
         check_host(of(dram_size="900TiB"))
 
 
+def test_more_memory_than_the_container_may_have_is_refused(tmp_path: Path) -> None:
+    """A control group's limit is held against the arena before the kernel does it with a kill."""
+    for name, text in (
+        ("proc/self/cgroup", "0::/box"),
+        ("sys/fs/cgroup/box/memory.max", str(1 << 28)),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    with pytest.raises(
+        ConfigError, match=r"256\.0 MiB of memory that .* control group.*hint: lower"
+    ):
+        check_host(of(dram_size="512MiB"), Host(tmp_path))
+    check_host(of(dram_size="256MiB"), Host(tmp_path))
+
+
+@pytest.mark.pain("D2")
 def test_a_disk_cap_above_the_filesystem_is_refused(tmp_path: Path) -> None:
     """Directories on one filesystem share it, and need not exist yet."""
     paths = [str(tmp_path / "not" / "yet"), str(tmp_path / "b")]

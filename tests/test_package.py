@@ -36,6 +36,15 @@ def test_the_wheel_is_whole(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in inside)
 
 
+@pytest.mark.pain("G7")
+def test_the_wheel_holds_nothing_compiled(wheel: zipfile.ZipFile) -> None:
+    """It is one wheel for every Python and platform, so no symbol can be missing in it."""
+    name = Path(str(wheel.filename)).name
+
+    assert name.endswith("-py3-none-any.whl")
+    assert [n for n in wheel.namelist() if n.endswith((".so", ".pyd", ".dll", ".dylib"))] == []
+
+
 def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     """Tests, scripts and documentation stay out, and the wheel is small."""
     inside = wheel.namelist()
@@ -44,6 +53,7 @@ def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert sum(info.compress_size for info in wheel.infolist()) < WHEEL_BYTES_MAX
 
 
+@pytest.mark.pain("G7")
 def test_the_base_needs_six_packages(wheel: zipfile.ZipFile) -> None:
     """The metadata asks for the six packages of the base and no others."""
     name = next(n for n in wheel.namelist() if n.endswith("METADATA"))

@@ -226,10 +226,11 @@ def unused_modules(source: Path, tests: Path, scripts: Path) -> set[str]:
 
 
 def is_verb(name: str) -> bool:
-    """Whether a module of the command line is in its table of verbs."""
+    """Whether a module of the command line is in its table of verbs, or of benches."""
     from kvwise.cli import VERBS
+    from kvwise.cli.bench import BENCHES
 
-    return name.rsplit(".", 1)[1] in VERBS
+    return name.rsplit(".", 1)[1] in {*VERBS, *(f"bench_{bench}" for bench in BENCHES)}
 
 
 def titles(text: str) -> list[str]:

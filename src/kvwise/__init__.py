@@ -5,6 +5,4 @@ This package root owns the version and nothing else; importing it starts nothing
 
 from __future__ import annotations
 
-from typing import Final
-
-__version__: Final = "0.1.0"
+__version__ = "0.1.0"

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -146,8 +147,8 @@ class Key:
         """The environment variable that sets it."""
         return ENV_PREFIX + self.name.replace(".", "_").upper()
 
-    def parse(self, value: object) -> object:
-        """The value in its own type.
+    def parse(self, value: object, origin: str = "") -> object:
+        """The value in its own type; `origin` says where it was written.
 
         Raises:
             ConfigError: it is not one of those allowed.
@@ -156,7 +157,8 @@ class Key:
             return self.kind.read(value)
         except (ArithmeticError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{self.name} = {value!r} is not allowed; hint: write {self.kind.allowed}"
+                f"{origin}{': ' if origin else ''}{self.name} = {value!r} is not allowed; "
+                f"hint: write {self.kind.allowed}"
             ) from error
 
 
@@ -296,11 +298,13 @@ def load(
     overrides: Mapping[str, object] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
 ) -> Config:
     """The effective configuration.
 
     Without `path`, the file that `KVWISE_CONFIG` names is read, if any. `overrides` are nested by
-    section or have dotted names. `environ` is the process's environment unless given.
+    section or have dotted names; `flags` says by which flag a key of them was given. `environ` is
+    the process's environment unless given.
 
     Raises:
         ConfigError: an unknown key, a value that is not allowed, or keys that contradict.
@@ -308,17 +312,32 @@ def load(
     variables = os.environ if environ is None else environ
     source = path or variables.get(CONFIG_VARIABLE)
     values: dict[str, object] = {}
+    origins: dict[str, str] = {}
     if source:
         values |= _named(_read_toml(Path(source)), str(source))
-    values |= _from_environment(variables)
-    values |= _named(overrides or {}, "options")
+        origins |= dict.fromkeys(values, str(source))
+    found = _from_environment(variables)
+    given = _named(overrides or {}, "options")
+    origins |= {name: _BY_NAME[name].variable for name in found}
+    origins |= {name: (flags or {}).get(name, "options") for name in given}
     parsed: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
-    for name, value in values.items():
+    for name, value in (values | found | given).items():
         section, _, key = name.partition(".")
-        parsed[section][key] = _BY_NAME[name].parse(value)
+        parsed[section][key] = _BY_NAME[name].parse(value, origins[name])
     config = Config(**{name: kind(**parsed[name]) for name, kind in _SECTIONS.items()})
-    _refuse_contradictions(config)
+    try:
+        _refuse_contradictions(config)
+    except ConfigError as error:
+        raise ConfigError(_with_origins(str(error), origins)) from error
     return config
+
+
+def _with_origins(message: str, origins: Mapping[str, str]) -> str:
+    """A message with where the keys that it names were set."""
+    named = [name for name in origins if re.search(rf"\b{re.escape(name)}\b", message)]
+    told = ", ".join(f"{name} is from {origins[name]}" for name in named)
+    text, hint, advice = message.partition("; hint:")
+    return f"{text} ({told}){hint}{advice}" if told else message
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -340,9 +359,16 @@ def _named(values: Mapping[str, object], source: str) -> dict[str, object]:
                 raise ConfigError(
                     f"{source}: {name} is a section, not a value; hint: write it as a table"
                 )
-            flat |= {f"{name}.{key}": item for key, item in value.items()}
+            inside = {f"{name}.{key}": item for key, item in value.items()}
         else:
-            flat[name] = value
+            inside = {name: value}
+        for twice in flat.keys() & inside.keys():
+            section, _, key = twice.partition(".")
+            raise ConfigError(
+                f"{source}: {twice} is given twice, as {twice!r} and as {key!r} in [{section}]; "
+                "hint: keep one"
+            )
+        flat |= inside
     for name in flat:
         if name not in _BY_NAME:
             raise ConfigError(f"{source}: there is no key {name!r}; hint: {_nearest(name)}")
@@ -421,33 +447,6 @@ def _refuse_disk(disk: Disk) -> None:
             f"disk.size = {format_size(disk.size)} is less than one segment of "
             f"{format_size(disk.segment)} for each path; hint: raise it or lower disk.segment"
         )
-
-
-def check_host(config: Config) -> None:
-    """Refuse sizes that this machine cannot have. For the process that will own them.
-
-    Raises:
-        ConfigError: more memory than the machine has, or a cap above what the filesystems hold.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if config.dram.size > memory:
-        raise ConfigError(
-            f"dram.size = {format_size(config.dram.size)} is more than this machine's "
-            f"{format_size(memory)} of memory; hint: dram.size is for the whole node, lower it"
-        )
-    wanted: dict[int, tuple[int, int, str]] = {}
-    for path in config.disk.paths:
-        place = next(p for p in (Path(path), *Path(path).parents) if os.access(p, os.F_OK))
-        stat, device = os.statvfs(place), place.stat().st_dev
-        share = wanted.get(device, (0, 0, ""))[0] + config.disk.size // len(config.disk.paths)
-        wanted[device] = (share, stat.f_frsize * stat.f_blocks, path)
-    for share, total, path in wanted.values():
-        if share + config.disk.min_free > total:
-            raise ConfigError(
-                f"disk.size puts {format_size(share)} on the filesystem of {path}, which holds "
-                f"{format_size(total)} and keeps disk.min_free = "
-                f"{format_size(config.disk.min_free)} free; hint: lower disk.size"
-            )
 
 
 # --- places and printing -------------------------------------------------------------------------

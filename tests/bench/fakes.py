@@ -17,6 +17,7 @@ class Notes:
     def __init__(self) -> None:
         self.shown: list[str] = []
         self.finished: list[str] = []
+        self.noted: list[str] = []
 
     def now(self, text: str) -> None:
         """Remember what is happening."""
@@ -26,6 +27,10 @@ class Notes:
         """Remember a finished step."""
         self.finished.append(text)
 
+    def note(self, text: str) -> None:
+        """Remember what was announced."""
+        self.noted.append(text)
+
 
 @dataclass
 class FakeEngine:
@@ -33,12 +38,14 @@ class FakeEngine:
 
     Attributes:
         stream: server-sent events of every answer.
+        metrics: its counters, as text.
         status: the HTTP status of everything.
         port: where it listens.
         asked: path and body of each request, in order.
     """
 
     stream: list[Any] = field(default_factory=list)
+    metrics: str = ""
     status: int = 200
     port: int = 0
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -48,6 +55,8 @@ class FakeEngine:
         if path == "/v1/chat/completions":
             events = [e if isinstance(e, str) else json.dumps(e) for e in self.stream]
             return "".join(f"data: {event}\n\n" for event in events).encode()
+        if path == "/metrics":
+            return self.metrics.encode()
         if path == "/tokenize":
             words = sum(len(message["content"].split()) for message in body["messages"])
             return json.dumps({"count": words * 4 // 3 + 7 * len(body["messages"])}).encode()

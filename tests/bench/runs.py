@@ -71,10 +71,15 @@ def decisions() -> list[Decision]:
     ]
 
 
-def report(*, changed: dict[str, Sample] | None = None) -> Report:
-    """The conclusion, with some samples replaced by name."""
+def report(
+    *, changed: dict[str, Sample] | None = None, slower: float = 1.0, load_average: float = 0.4
+) -> Report:
+    """The conclusion, with some samples replaced by name, hits slower, another machine load."""
     other = changed or {}
-    return conclude(SETTING, [other.get(s.name, s) for s in samples()], decisions(), list(REPLAYS))
+    found = [other.get(s.name, s) for s in samples()]
+    found = [replace(s, ttft_ms=s.ttft_ms * slower) if s.phase in TIER else s for s in found]
+    setting = replace(SETTING, machine={**SETTING.machine, "load_average": load_average})
+    return conclude(setting, found, decisions(), list(REPLAYS))
 
 
 def with_other_tokens(name: str) -> dict[str, Sample]:

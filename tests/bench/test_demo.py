@@ -42,6 +42,14 @@ def test_the_summary_has_every_source_and_goal(monkeypatch: pytest.MonkeyPatch) 
     assert "27.0 x faster" in output
 
 
+def test_a_busy_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wonders about the times finds why, and the exit code says that all is right."""
+    code, output = _run(monkeypatch, runs.report(load_average=9.5))
+
+    assert code == 0
+    assert "note: the machine was busy before the run began (load average 9.5 on 2 cores)" in output
+
+
 def test_other_tokens_fail_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script notices without reading."""
     report = runs.report(changed=runs.with_other_tokens("dram-1-1"))
@@ -135,6 +143,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
+    assert "step 7 of 7" in done.stderr
     assert report["problems"] == []
     assert report["tokens_equal"] is True
     assert report["replay"]["equal"] is True

@@ -75,6 +75,16 @@ def test_problems_come_before_numbers() -> None:
     assert "dram-1-1: its tokens differ" in page
 
 
+def test_a_missed_goal_is_no_alarm() -> None:
+    """Being slower than aimed at is said before the numbers, but not as a wrong token is."""
+    page = render(runs.report(slower=3.0, load_average=5.0))
+
+    assert "What did not hold" not in page
+    assert "the machine was busy before the run began (load average 5 on 2 cores)" in page
+    assert "slower than aimed at: memory is at least this many times faster" in page
+    assert page.index("slower than aimed at") < page.index("Time to first token")
+
+
 def test_names_are_escaped() -> None:
     """A problem's text cannot become markup."""
     hostile = runs.REPLAYS[0].__class__("<b>log", False, 1, "<script>alert(1)</script>")

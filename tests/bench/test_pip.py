@@ -26,13 +26,14 @@ def test_progress_counts_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pip, "_TICK_S", 0.02)
     (tmp_path / "one.dist-info").mkdir()
     script = (
-        "echo Collecting numpy==2.3.5; sleep 0.2; "
+        "sleep 0.2; echo Collecting numpy==2.3.5; sleep 0.2; "
         "echo 'Collecting rich>=13'; sleep 0.2; "
         "echo Installing collected packages: numpy, rich; sleep 0.2"
     )
     notes = Notes()
     run_pip(_python(tmp_path, script), ["install"], total=2, site=tmp_path, progress=notes)
 
+    assert notes.shown[0] == "fetching 2 packages"
     assert "fetching 1 of 2 packages: numpy" in notes.shown
     assert "fetching 2 of 2 packages: rich" in notes.shown
     assert notes.shown[-1] == "unpacking 1 of 2 packages"

@@ -39,6 +39,22 @@ def test_an_engine_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
         provision.ensure_engine(Notes())
 
 
+def test_what_will_be_installed_is_announced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much, and where, is said before the first byte, and not again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(provision.ENGINE_ENV, raising=False)
+    monkeypatch.setattr(provision, "_install_engine", lambda *_: None)
+    notes = Notes()
+    for _ in range(2):
+        provision.ensure_engine(notes)
+
+    (announced,) = notes.noted
+    assert "about 2.5 GiB under" in announced
+    assert str(tmp_path / "kvwise") in announced
+
+
 def test_what_is_installed_is_found_without_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +70,7 @@ def test_what_is_installed_is_found_without_a_word(
 
     assert engine == provision.engine_folder() / "bin" / "python"
     assert model == provision.model_folder()
-    assert notes.finished == []
+    assert notes.finished == notes.noted == []
 
 
 def test_other_pins_are_another_environment(

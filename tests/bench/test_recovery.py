@@ -11,6 +11,7 @@ from kvwise.bench.recovery import measure_recovery
 from kvwise.units import MIB
 
 
+@pytest.mark.pain("D6")
 def test_every_record_is_found_again(tmp_path: Path) -> None:
     """A row says how many records there were, and how long the next life took to find them."""
     row = measure_recovery(tmp_path, 3000, segment_bytes=4 * MIB)

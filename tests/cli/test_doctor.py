@@ -5,18 +5,22 @@ A broken host is a folder with the files that a kernel would show.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import resource
 import socket
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kvwise import cli, config
-from kvwise.cli import checks, disk_checks, engine_checks
-from kvwise.cli.checks import Case, Finding, Grade, Host
+from kvwise.cli import checks, disk_checks, doctor, engine_checks
+from kvwise.cli.checks import Case, Finding, Grade
+from kvwise.host import Host, control_group_limits
 from kvwise.units import GIB, KIB, MIB
 
 MEMINFO = """MemTotal:       {total} kB
@@ -105,6 +109,7 @@ def test_one_core_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert "1 core" in found.seen
 
 
+@pytest.mark.pain("M8")
 @pytest.mark.parametrize(
     ("total", "available", "expected"),
     [
@@ -122,6 +127,7 @@ def test_memory_is_held_against_the_arena(
     assert checks.check_memory(case(on, dram__size="4GiB")).grade is expected
 
 
+@pytest.mark.pain("M8")
 @pytest.mark.parametrize(
     "files",
     [
@@ -157,7 +163,7 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
         "/sys/fs/cgroup/memory.max": "max",
     }
 
-    assert list(checks.control_group_limits(host(tmp_path, files))) == []
+    assert list(control_group_limits(host(tmp_path, files))) == []
 
 
 @pytest.mark.parametrize(
@@ -244,6 +250,7 @@ def test_a_taken_port_fails(tmp_path: Path) -> None:
     assert address in found.seen
 
 
+@pytest.mark.pain("S1")
 @pytest.mark.parametrize(
     ("address", "expected"),
     [("", Grade.OK), ("127.0.0.1:0", Grade.OK), ("0.0.0.0:0", Grade.WARN)],
@@ -324,6 +331,7 @@ def test_a_folder_open_to_others_warns(tmp_path: Path) -> None:
     assert f"chmod 700 {tmp_path}" in found.advice
 
 
+@pytest.mark.pain("D13")
 @pytest.mark.parametrize("kind", ["tmpfs", "nfs4", "overlay"])
 def test_a_filesystem_that_is_no_local_disk_warns(tmp_path: Path, kind: str) -> None:
     """Memory, networks and container layers are named for what they are."""
@@ -359,6 +367,7 @@ def test_two_paths_on_one_filesystem_share_it(tmp_path: Path) -> None:
     assert found.seen.startswith("4.0 GiB of disk.size")
 
 
+@pytest.mark.pain("D13")
 def test_a_filesystem_that_cannot_punch_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +400,7 @@ def answer(vllm: str, missing: str = "[]") -> str:
     return f'{{"vllm": "{vllm}", "torch": "2.13.0", "missing": {missing}}}'
 
 
+@pytest.mark.pain("G5")
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -449,3 +459,42 @@ def test_a_failure_is_shown_and_counted(tmp_path: Path, capsys: pytest.CaptureFi
     assert "fail disk folder" in shown
     assert "-> choose another path" in shown
     assert shown.endswith(" fail")
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def shown(findings: list[Finding], width: int) -> str:
+    """What a person sees on a terminal of that width."""
+    out = io.StringIO()
+    doctor.show(findings, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_command_is_broken(width: int) -> None:
+    """A command can be copied from a narrow terminal; only the words around it are wrapped."""
+    echo = "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`"
+    advice = f"as root: {echo}, or some other thing that is longer: `sysctl vm.nr_hugepages=2048`"
+    found = Finding("huge pages", Grade.WARN, "none [at all]", advice)
+    text = shown([found], width)
+
+    assert echo in text
+    assert "`sysctl vm.nr_hugepages=2048`" in text
+    assert " ".join(text.replace("->", "").split()).startswith(
+        f"warn huge pages none [at all] {advice}"
+    )
+    assert all(len(line) <= width for line in text.splitlines() if echo not in line)
+
+
+def test_every_command_of_an_advice_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    """What this host is advised to do can be copied at 80 columns."""
+    cli.run(["doctor", "--dram", "64MiB"])
+    text = capsys.readouterr().out
+    cli.run(["doctor", "--dram", "64MiB", "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+
+    commands = [c for found in findings for c in re.findall(r"`[^`]+`", found["advice"])]
+    assert [command for command in commands if command not in text] == []
+    bare = re.compile(r"(?<!`)\b(sysctl|chmod|ulimit|install -d) ")
+    assert [found["name"] for found in findings if bare.search(found["advice"])] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,31 @@ def test_help_needs_no_verb() -> None:
     assert [
         n for n in ("kvwise.cli.doctor", "rich", "numpy", "kvwise.live") if f"'{n}'" in loaded
     ] == []
+
+
+@pytest.mark.parametrize("module", ["click", "kvwise.errors", "kvwise.live.node", "msgspec"])
+def test_a_hasty_ctrl_c_is_no_traceback(module: str, tmp_path: Path) -> None:
+    """Ctrl-C while Python still loads the command line or a verb ends it without a traceback."""
+    script = (
+        "import os, runpy, signal, sys\n"
+        "class Hasty:\n"
+        "    def find_spec(name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Hasty)\n"
+        "sys.argv[:1] = ['kvwise', 'serve', '--dram', '16MiB', '--metrics', '', '--socket']\n"
+        "runpy.run_module('kvwise', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert done.stderr.strip() in ("", "interrupted")
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,7 @@ def test_checksum_of_payload_is_not_that_of_header() -> None:
     assert frame.checksum([body]) != int.from_bytes(frame.pack(SAMPLE)[-8:], "little")
 
 
+@pytest.mark.pain("D9")
 @pytest.mark.parametrize(
     ("stored_bytes", "expected"), [(0, 4096), (1, 8192), (4096, 8192), (4097, 12288)]
 )

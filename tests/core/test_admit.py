@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def test_no_limit() -> None:
     assert budget.ask(0, 10**12) == Admit()
 
 
+@pytest.mark.pain("G8")
 @given(
     st.integers(24_000, 10**9),
     st.lists(st.tuples(st.integers(0, DAY_NS // 50), st.integers(1, 10**8)), max_size=120),

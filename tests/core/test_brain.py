@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kvwise.core.blocks import State
+from kvwise.core.blocks import STAMP_MAX
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.shelf import State
 from kvwise.core.words import (
     Asked,
     Choice,
@@ -25,7 +28,6 @@ from kvwise.core.words import (
     Offered,
     Planned,
     Progress,
-    Recovered,
     Released,
     Store,
     Tick,
@@ -45,6 +47,7 @@ from tests.core.tiny import (
     evict_dram,
     finish,
     pick,
+    recovered,
     store,
 )
 
@@ -95,6 +98,7 @@ def test_device_holds_more() -> None:
     assert ask(made, name="other").lease != 0
 
 
+@pytest.mark.pain("D12")
 def test_read_from_disk_and_joined_by_a_second_request() -> None:
     """Two requests for the same blocks on disk share one read."""
     made = brain(disk_objects=200)
@@ -129,8 +133,9 @@ def test_an_unused_plan_expires_but_a_store_lease_does_not() -> None:
     made.check()
 
 
+@pytest.mark.pain("O4")
 def test_asking_again_replaces_the_plan_and_counts_once() -> None:
-    """O4: a request that is asked about in every step pins once and counts once (vllm PR30522)."""
+    """O4: a request that is asked about in every step pins once and counts once."""
     made = brain()
     store(made)
     leases = [ask(made).lease for _ in range(5)]
@@ -141,6 +146,7 @@ def test_asking_again_replaces_the_plan_and_counts_once() -> None:
     made.check()
 
 
+@pytest.mark.pain("C1")
 def test_pinned_blocks_survive_pressure() -> None:
     """C1: what a plan promised is still there when the engine comes for it."""
     made = brain(pages=20, disk_objects=2)
@@ -153,6 +159,7 @@ def test_pinned_blocks_survive_pressure() -> None:
     assert len(granted.chunks) == 8
 
 
+@pytest.mark.pain("W10")
 def test_suffix_goes_before_prefix() -> None:
     """Under pressure a chain loses its tail first, so what is left can still be matched."""
     made = brain(pages=20, disk_objects=0)
@@ -187,8 +194,9 @@ def test_no_parent_no_block() -> None:
     assert made.snapshot()["levels"]["blocks"] == 0
 
 
+@pytest.mark.pain("P7")
 def test_slow_engine_or_slow_disk_changes_the_choice() -> None:
-    """P7: with the disk slower than recomputing, the same blocks are recomputed (LMCache#81)."""
+    """P7: with the disk slower than recomputing, the same blocks are recomputed."""
     made = brain(disk_objects=200)
     finish(made, store(made))
     evict_dram(made)
@@ -200,6 +208,7 @@ def test_slow_engine_or_slow_disk_changes_the_choice() -> None:
     assert slow.decision.load_s > slow.decision.recompute_s
 
 
+@pytest.mark.pain("P6")
 def test_writes_wait_for_reads() -> None:
     """Reads go before writes: no deferred write starts while a load is under way."""
     made = brain(disk_objects=200)
@@ -216,6 +225,7 @@ def test_writes_wait_for_reads() -> None:
     assert [type(c) for c in out if isinstance(c, Store)] == [Store]
 
 
+@pytest.mark.pain("P8")
 def test_a_full_queue_drops_and_says_so() -> None:
     """The deferred-write queue is bounded; over the bound a write is a lost chance, counted."""
     made = brain(disk_objects=200)
@@ -226,6 +236,7 @@ def test_a_full_queue_drops_and_says_so() -> None:
         finish(made, commands)
 
 
+@pytest.mark.pain("D1", "D2")
 def test_d1_the_cap_holds_at_every_step() -> None:
     """D1, D2: a long fill never holds more than the cap, and gives space back as it goes."""
     made = brain(disk_objects=10)
@@ -240,6 +251,7 @@ def test_d1_the_cap_holds_at_every_step() -> None:
     assert dropped == 120 - 10
 
 
+@pytest.mark.pain("D4")
 def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     """D4: every record with its whole prefix is found again; an orphan's space is given back."""
     made = Brain(config(disk_objects=200))
@@ -247,23 +259,55 @@ def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     for number in order:
         key = KEYS[number * 16 : number * 16 + 16]
         parent = KEYS[number * 16 - 16 : number * 16] if number else ROOT
-        record = (SPACE.digest, key, parent, (number,), (12288,), LAYOUT.object_bytes)
-        made.handle(Recovered(1, 1, *record))
-    ended = made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
-    assert {c.locations for c in ended if isinstance(c, Drop)} == {(5,), (7,)}
+        made.handle(recovered(key, parent, (number,)))
+    ended = made.handle(recovered(b"", b"", ()))
+    assert [(c.locations, c.why) for c in ended if isinstance(c, Drop)] == [((5, 7), Why.ORPHANED)]
     made.check()
     made.handle(Joined(2, 1, SPACE))
     assert ask(made).load_tokens == 4 * CHUNK
 
 
+def test_recovery_beyond_the_bound_on_namespaces_gives_space_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of one namespace too many are dropped; those of a namespace that is known stay."""
+    monkeypatch.setattr("kvwise.core.world.SPACES_MAX", 1)
+    made, other = brain(), b"o" * 16
+    record = recovered(KEYS[:16], ROOT, (1,))
+    dropped = made.handle(replace(record, space=other))
+    kept = made.handle(record)
+
+    assert [c.locations for c in dropped if isinstance(c, Drop)] == [(1,)]
+    assert [c for c in kept if isinstance(c, Drop)] == []
+    made.check()
+
+
+@pytest.mark.pain("D5")
 def test_recovery_under_a_smaller_cap_evicts() -> None:
     """A cap that shrank between two lives holds from the first moment."""
     made = Brain(config(disk_objects=3))
-    parents = ROOT + KEYS[:-16]
-    made.handle(Recovered(1, 1, SPACE.digest, KEYS, parents, tuple(range(8)), (12288,) * 8, 6144))
-    made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
+    made.handle(recovered(KEYS, ROOT + KEYS[:-16], tuple(range(8))))
+    made.handle(recovered(b"", b"", ()))
     made.check()
     assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
+
+
+def test_stamps_that_are_used_up_begin_anew_and_keep_their_order() -> None:
+    """After four billion uses the least recently used block still goes first."""
+    made = brain(pages=8)
+    finish(made, store(made, KEYS[:32]))
+    blocks = made._world.blocks
+    blocks._clock = STAMP_MAX - 1
+    for number in (1, 2):
+        key = chain_keys(SPACE.digest, [number] * CHUNK, CHUNK)
+        finish(made, store(made, key), first=10 * number)
+    assert blocks._clock < STAMP_MAX // 2 + 10
+    ask(made)
+    store(made, chain_keys(SPACE.digest, [3] * CHUNK, CHUNK))
+    made.check()
+    held = {holding.key for holding in made.holdings() if holding.states[0] is State.READY}
+    assert chain_keys(SPACE.digest, [1] * CHUNK, CHUNK) not in held
+    assert {KEYS[:16], KEYS[16:32], chain_keys(SPACE.digest, [2] * CHUNK, CHUNK)} <= held
 
 
 def test_room_is_made_before_it_is_counted_on() -> None:
@@ -297,9 +341,11 @@ def test_clear_spares_what_is_in_use() -> None:
     assert ask(made, name="other").chunks == 0
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 8
+    assert made.snapshot()["levels"]["pins"] == 8
     made.handle(Released(6, 1, planned.lease, 1, 1, 1))
     made.check()
     assert made.snapshot()["levels"]["blocks"] == 0
+    assert made.snapshot()["levels"]["pins"] == 0
     assert made.snapshot()["levels"]["pages_free"] == 40
 
 

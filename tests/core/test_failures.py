@@ -27,6 +27,7 @@ from kvwise.errors import FailureKind
 from tests.core.tiny import CHUNK, KEYS, SPACE, ask, brain, evict_dram, finish, pick, store
 
 
+@pytest.mark.pain("C7", "H6")
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_failed_read_fails_its_leases_and_frees_its_pages(kind: FailureKind) -> None:
     """C7, H6: one failure is one failed load, then a miss (or the block, if it may be there)."""
@@ -51,8 +52,9 @@ def test_a_failed_read_fails_its_leases_and_frees_its_pages(kind: FailureKind) -
     assert made.snapshot()["counters"]["failures"] == {f"disk|{kind.value}": 1}
 
 
+@pytest.mark.pain("W1")
 def test_w1_a_failed_fill_is_never_seen() -> None:
-    """W1: chunks whose write failed, and all after them, are misses (LMCache#4991)."""
+    """W1: chunks whose write failed, and all after them, are misses."""
     made = brain()
     granted = pick(made.handle(Offered(1, 1, "w", SPACE.digest, ROOT, KEYS, 128)), Granted)
     assert ask(made, name="early").chunks == 0
@@ -61,6 +63,7 @@ def test_w1_a_failed_fill_is_never_seen() -> None:
     assert ask(made).load_tokens == 5 * CHUNK
 
 
+@pytest.mark.pain("M1")
 def test_a_dead_client_releases_everything() -> None:
     """M1: leases of a client that is gone end, and what it was writing goes."""
     made = brain()
@@ -113,6 +116,7 @@ def test_what_never_was_is_not_counted_as_dropped() -> None:
     assert told == sum(made.snapshot()["counters"]["dropped"].values()) == 8
 
 
+@pytest.mark.pain("D3")
 def test_d3_the_watermark_stops_writes() -> None:
     """D3: when the filesystem has no room left above its watermark, nothing more is written."""
     made = brain(disk_objects=200)

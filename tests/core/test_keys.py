@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from kvwise.core.keys import KEY_BYTES, adopt_keys, chain_keys, namespace_digest
 SPACE = namespace_digest({"model": "tiny", "dtype": "bf16"})
 
 
+@pytest.mark.pain("K1", "R7")
 def test_golden_vectors() -> None:
     """Keys never change between releases: other processes and old disks depend on them."""
     assert SPACE.hex() == "7a06e751d5ebdf7f22b9a22c86364ff6"
@@ -29,8 +31,9 @@ def test_golden_vectors() -> None:
     assert adopted.hex() == "b1c9ab4a3b5ced8dd02273a770fc012a82ff21f2b1ba31144e6910bb29950881"
 
 
+@pytest.mark.pain("K1")
 def test_k1_equal_in_processes_with_different_hash_seeds() -> None:
-    """K1: two fresh processes with different PYTHONHASHSEED agree (LMCache#2511)."""
+    """K1: two fresh processes with different PYTHONHASHSEED agree."""
     code = (
         "from kvwise.core.keys import *;"
         "s = namespace_digest({'model': 'tiny', 'dtype': 'bf16'});"
@@ -55,9 +58,10 @@ def test_field_order_does_not_matter() -> None:
     assert namespace_digest({"a": "1", "b": "2"}) == namespace_digest({"b": "2", "a": "1"})
 
 
+@pytest.mark.pain("W8")
 @given(st.text(), st.text(), st.text(), st.text())
 def test_w8_fields_cannot_imitate_each_other(a: str, b: str, c: str, d: str) -> None:
-    """W8: a salt equal to an adapter name gives another key (vllm#44701, sglang#24638)."""
+    """W8: a salt equal to an adapter name gives another key."""
     first, second = {"salt": a, "adapter": b}, {"salt": c, "adapter": d}
     assert (namespace_digest(first) == namespace_digest(second)) == (first == second)
     one = chain_keys(SPACE, range(4), 4, [("salt", a.encode("utf-8", "surrogatepass"))])
@@ -84,6 +88,7 @@ def test_partial_chunks_have_no_key() -> None:
     assert len(chain_keys(SPACE, range(17), 8)) == 2 * KEY_BYTES
 
 
+@pytest.mark.pain("W6")
 def test_adopted_keys_depend_on_space_and_extra_fields() -> None:
     """Two models, or two adapters, never share a key although the engine's digest is equal (W6)."""
     digest = [b"d" * 32]

@@ -47,6 +47,7 @@ def answer(
     return choose(asked, load_s, recompute_s)
 
 
+@pytest.mark.pain("P1", "P10")
 @pytest.mark.parametrize(
     ("policy", "chunk_s", "choice", "why", "chunks"),
     [
@@ -71,6 +72,7 @@ def test_a_slow_tail_is_left_to_recompute() -> None:
     assert cut.recompute_s == pytest.approx(6 * CHUNK * 1e-3)
 
 
+@pytest.mark.pain("P1")
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=4),
     st.tuples(st.floats(1e-4, 0.1), st.floats(1e-4, 0.1), st.floats(1e-4, 0.1)),
@@ -87,7 +89,7 @@ def test_no_other_cut_is_faster(
 ) -> None:
     """Trying every number of chunks finds nothing better than the few cuts that are priced."""
     tiers = [tier for tier, count in sources for _ in range(count)]
-    asked = question(*runs(tiers), local=local, margin=0.0)
+    asked = question(*runs(bytes(tiers)), local=local, margin=0.0)
     cut = answer(asked, tier_s=dict(enumerate(chunk_s)), token_s=token_s, pair_s=pair_s)
 
     def total_s(chunks: int) -> float:
@@ -102,5 +104,5 @@ def test_no_other_cut_is_faster(
 
 def test_runs() -> None:
     """Neighbouring chunks of one tier are one run."""
-    assert runs([0, 0, 1, 1, 1, 0]) == ((0, 2), (1, 3), (0, 1))
-    assert runs([]) == ()
+    assert runs(bytes([0, 0, 1, 1, 1, 0])) == ((0, 2), (1, 3), (0, 1))
+    assert runs(b"") == ()

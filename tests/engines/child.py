@@ -13,6 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.engines.fault_child import obey
 from tests.engines.rig import LONG, PROMPTS, TAIL, Rig, wrong_bytes
 
 MORE = LONG + "Whatever comes now is computed on top of a prefix that may have been lost. " * 3
@@ -253,6 +254,7 @@ SCENARIOS = {
         visit,
         deserted,
         real,
+        obey,
     )
 }
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("child.py")
 RESULT = "RESULT "
 CHILD_S = 240.0
+STOP_S = 30.0
 MODELS = ("llama", "hybrid", "mla")
 
 
@@ -92,6 +94,7 @@ class Processes:
         """Start a scenario; `finish` waits for what it saw."""
         child = subprocess.Popen(
             [self.python, CHILD, scenario, json.dumps({"rig": rig, "more": more or {}})],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -110,8 +113,12 @@ class Processes:
     def daemon(self, name: str, **settings: object) -> Daemon:
         """A daemon that outlives engines, not yet started."""
         daemon = Daemon(self.directory / name, settings)
-        self._stack.callback(daemon.kill)
+        self.own(daemon.kill)
         return daemon
+
+    def own(self, end: Callable[[], None]) -> None:
+        """Call this at the end, whatever happens."""
+        self._stack.callback(end)
 
 
 def finish(child: subprocess.Popen[str]) -> dict[str, Any]:
@@ -132,10 +139,18 @@ def finish(child: subprocess.Popen[str]) -> dict[str, Any]:
 class Daemon:
     """`kvwise serve` with a disk tier of its own."""
 
-    def __init__(self, directory: Path, settings: dict[str, object]) -> None:
-        """Write down its configuration."""
+    def __init__(
+        self,
+        directory: Path,
+        settings: dict[str, object],
+        *,
+        socket: Path | None = None,
+        launch: Sequence[str | Path] = ("-m", "kvwise"),
+    ) -> None:
+        """Write down its configuration. `launch` is what Python runs with `serve` behind it."""
         directory.mkdir()
-        self.socket = directory / "kvwise.sock"
+        self.socket = socket or directory / "kvwise.sock"
+        self._launch = launch
         self._config = directory / "kvwise.toml"
         lines = {
             "dram.size": "64MiB",
@@ -152,7 +167,7 @@ class Daemon:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        command = [sys.executable, "-m", "kvwise", "serve", "--json"]
+        command = [sys.executable, *self._launch, "serve", "--json"]
         command += ["--config", str(self._config), "--socket", str(self.socket)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -160,11 +175,25 @@ class Daemon:
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), "the daemon said nothing"
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None, "the daemon does not run"
+        return self._process.pid
+
     def kill(self) -> None:
         """End it without giving it a chance to say goodbye."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as an operator does; it writes first what was deferred."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        """End it, if it runs."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
+            self._process.send_signal(number)
+            self._process.wait(STOP_S)
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
@@ -175,5 +204,6 @@ def _end(child: subprocess.Popen[str]) -> None:
     if child.poll() is None:
         os.killpg(child.pid, 9)
         child.wait(10)
-    if child.stdout is not None:
-        child.stdout.close()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -44,6 +44,20 @@ def test_keys_grow_with_the_request() -> None:
     assert prompt([b"x", b"b"]).grow(GRID) == 1
 
 
+def test_any_salt_can_be_hashed() -> None:
+    """A salt comes from a user and may hold half a character; it must not stop the engine."""
+    salts = ["a", "\0", "\ud800", "\udfff", "\U0001f600"]
+    keys = {bytes(grown(prompt([b"a", b"b"], cache_salt=salt)).keys) for salt in salts}
+
+    assert len(keys) == len(salts)
+
+
+def grown(one: Prompt) -> Prompt:
+    """A prompt whose keys were made."""
+    one.grow(GRID)
+    return one
+
+
 def test_a_token_taken_back_takes_its_keys_along() -> None:
     """When a session drops its last token, the hash of its block changes, and so do the keys."""
     hashes = [b"a", b"b", b"c", b"d"]
@@ -68,6 +82,7 @@ def test_hints_are_read_and_nonsense_is_not() -> None:
         assert not prompt([], kv_transfer_params=nonsense).hints.no_store
 
 
+@pytest.mark.pain("W7")
 def test_an_adapter_keeps_its_digest_while_it_is_loaded(tmp_path: Path) -> None:
     """VLLM keeps the weights when their file changes, unless it is told to load them anew."""
     (tmp_path / "adapter_model.bin").write_bytes(b"one")
@@ -92,6 +107,7 @@ def test_chunks_know_their_blocks() -> None:
     assert some.dtype == np.int64
 
 
+@pytest.mark.pain("H3", "K3")
 def test_reports_of_ranks_are_merged() -> None:
     """The worst rank counts for what is good, all count for bytes, the slowest for time."""
     one = StepReport(3, {1: LoadReport(1, 5, 10, 100, 1000, "")}, {9: StoreReport(1, 4, 7)}, 50)
@@ -159,6 +175,7 @@ def test_forgotten_steps_do_not_pile_up() -> None:
     assert beats.end(999, NS_PER_S, 0) is None
 
 
+@pytest.mark.pain("C11")
 def test_counters_only_go_up() -> None:
     """What is not positive is not counted, and taking empties the bag."""
     counts = Counts()

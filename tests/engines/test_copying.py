@@ -64,6 +64,7 @@ layouts = st.builds(
 )
 
 
+@pytest.mark.pain("C2")
 @given(layouts, st.integers(8, 64), st.integers(0, 5), st.randoms(use_true_random=False))
 def test_stored_bytes_lie_where_the_layout_says(
     layout: Layout, page_bytes: int, gap: int, random: Any
@@ -129,6 +130,7 @@ def test_neighbours_are_copied_together() -> None:
     assert plan.bounds == (0, 1, 2)
 
 
+@pytest.mark.pain("C5")
 def test_nothing_to_copy_is_a_plan_too() -> None:
     """Chunks of skipped blocks give an empty plan that a copier carries out."""
     layout = Layout(4, 4, (Group(GroupKind.FULL, (32,)),))

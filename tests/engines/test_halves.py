@@ -59,6 +59,7 @@ def request(name: str, tokens: list[int] = PROMPT, **more: Any) -> Request:
     return Request(name, list(tokens), **more)
 
 
+@pytest.mark.pain("W3", "C8")
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_stored_is_loaded_on_every_rank(tmp_path: Path, case: str) -> None:
     """The second request loads all whole chunks, and every block has the right bytes."""
@@ -85,6 +86,7 @@ def test_wrong_bytes_are_noticed_by_the_toy(tmp_path: Path, case: str) -> None:
         assert not toy.is_right(second)
 
 
+@pytest.mark.pain("W4", "C6")
 @pytest.mark.parametrize("case", CASES)
 def test_a_lost_lease_is_computed_and_nothing_wrong_is_kept(tmp_path: Path, case: str) -> None:
     """Wrong bytes and a lost lease: the request is right in the end, and so is what it stored."""
@@ -101,6 +103,7 @@ def test_a_lost_lease_is_computed_and_nothing_wrong_is_kept(tmp_path: Path, case
         assert toy.is_right(third)
 
 
+@pytest.mark.pain("W11")
 def test_without_doubt_wrong_blocks_would_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_without_doubt_wrong_blocks_would_be_kept(
         assert not toy.is_right(third)
 
 
+@pytest.mark.pain("H6")
 @pytest.mark.parametrize("case", ["layered", "beside"])
 def test_a_failed_chunk_is_not_offered_to_the_request_again(tmp_path: Path, case: str) -> None:
     """While leases are lost, a request asks once and then computes: no livelock."""
@@ -156,6 +160,7 @@ def test_a_request_that_shares_a_single_block_waits_as_well(tmp_path: Path) -> N
         assert [bool(one.tables) for one in three] == [True, False, True]
 
 
+@pytest.mark.pain("W4")
 def test_blocks_of_a_failed_load_leave_the_prefix_cache(tmp_path: Path) -> None:
     """A layered load is in vLLM's prefix cache before it is there; if it fails, it is evicted."""
     with engine(tmp_path) as toy:
@@ -183,6 +188,7 @@ def test_layers_that_do_not_wait_make_a_load_fail(
         assert toy.is_right(third)
 
 
+@pytest.mark.pain("W10", "C8", "K3")
 def test_a_store_waits_for_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk that one rank could not store is in the cache of nobody."""
     with engine(tmp_path, "two ranks") as toy:
@@ -207,6 +213,7 @@ def test_latent_kv_is_stored_by_one_rank(tmp_path: Path) -> None:
         assert [worker.shape.part for worker in toy.workers] == [0, 0]
 
 
+@pytest.mark.pain("W6")
 def test_salts_and_adapters_are_worlds_apart(tmp_path: Path) -> None:
     """A salt, an adapter and nothing never hit each other, not even with the same letters."""
     adapters = []
@@ -325,3 +332,56 @@ def break_loads(copier: Any, cache: Any) -> None:
         return ready, failed or lease in lost
 
     copier.load, cache.progress = broken_load, broken_progress
+
+
+def test_a_step_gives_its_tokens_before_it_copies(tmp_path: Path) -> None:
+    """On a CPU: what it computed is copied when the next step begins, before that one writes."""
+    with engine(tmp_path) as toy:
+        (worker,) = toy.workers
+        first, again = request("first"), request("again")
+        toy.scheduler.new_request(first)
+        toy.step([first])
+        under_way = [toy.scheduler.has_unfinished]
+        assert not any(toy_pages(toy))
+
+        with overwritten_after_begin(worker, toy):
+            toy.step([])
+        under_way.append(toy.scheduler.has_unfinished)
+        toy.run(again)
+        assert under_way == [True, False]
+        assert again.loads == [(80, False)]
+        assert toy.is_right(again)
+
+
+def test_what_the_engine_waited_for_is_counted(tmp_path: Path) -> None:
+    """Copies on the worker's side, answers on the scheduler's; nothing where nothing was done."""
+    with engine(tmp_path) as toy:
+        toy.step([])
+        idle = toy.scheduler.take_counts()
+        toy.run(request("first"))
+        busy = toy.scheduler.take_counts()
+
+    names = {"held_seconds/copies", "held_seconds/answers"}
+    assert names <= busy.keys()
+    assert busy["held_seconds/copies"] > idle.get("held_seconds/copies", 0)
+
+
+def toy_pages(toy: Engine) -> bytes:
+    """All bytes of the arena."""
+    return bytes(toy.workers[0]._cache.pages)
+
+
+@contextmanager
+def overwritten_after_begin(worker: Any, toy: Engine) -> Iterator[None]:
+    """A step that writes to every block that there is."""
+    begin = worker.begin
+
+    def begin_and_write(orders: Any) -> None:
+        begin(orders)
+        for memory in toy.memory:
+            for tensor in memory.values():
+                tensor.array[:] = 0xEE
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "begin", begin_and_write)
+        yield

@@ -52,6 +52,7 @@ def test_weights_are_the_same_wherever_they_lie(tmp_path: Path) -> None:
     assert weights_digest(first) == weights_digest(tmp_path / "b" / "c")
 
 
+@pytest.mark.pain("W7")
 @pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("tensor", range(TENSORS))
 @pytest.mark.parametrize("place", [0, TENSOR_BYTES // 2, TENSOR_BYTES - 1])
@@ -110,6 +111,7 @@ def test_a_broken_file_is_refused(
         weights_digest(tmp_path)
 
 
+@pytest.mark.pain("W7")
 def test_an_adapter_is_its_content(tmp_path: Path) -> None:
     """Two adapters differ by a byte, whatever they are called; 16 bytes tell them apart."""
     first, second = model(tmp_path / "a"), model(tmp_path / "b", flip=1234)

@@ -235,6 +235,7 @@ def test_a_store_ends_once(bench: Bench) -> None:
     assert bench.mover.take_stored() == []
 
 
+@pytest.mark.pain("W12")
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_a_store_into_pages_that_are_not_ours_is_not_good(bench: Bench, when: str) -> None:
     """If the lease is gone before the copy nothing is written; if later, nothing is believed."""
@@ -246,6 +247,7 @@ def test_a_store_into_pages_that_are_not_ours_is_not_good(bench: Bench, when: st
     assert bench.copier.order == ([] if when == "before" else ["store"])
 
 
+@pytest.mark.pain("W12")
 def test_late_stores_are_condemned(bench: Bench) -> None:
     """A barrier that runs out of time lets the engine go on; the store then counts for nothing."""
     bench.copier.may.clear()
@@ -278,6 +280,16 @@ def test_a_replaced_arena_is_pinned_before_it_is_used(bench: Bench) -> None:
     assert (bench.device[:, 1:4] == 9).all()
 
 
+def test_an_arena_at_the_address_of_an_earlier_one_is_pinned_anew(bench: Bench) -> None:
+    """Other memory may be mapped where an arena was: what is pinned there is not that memory."""
+    assert wait_loads([bench.load(1)], 10)
+    bench.arena.memory = bench.arena.memory.view()
+    assert wait_loads([bench.load(2)], 10)
+    assert wait_loads([bench.load(3)], 10)
+    assert bench.copier.pinned == [bench.arena.memory.ctypes.data] * 2
+
+
+@pytest.mark.pain("C10")
 def test_an_arena_is_not_replaced_under_a_copy(bench: Bench) -> None:
     """While a store still reads the old arena, a load of the new one is lost, not unpinned."""
     bench.copier.may.clear()

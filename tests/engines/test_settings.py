@@ -73,6 +73,7 @@ def test_loads_inside_steps_need_a_way_back(changes: dict[str, Any], can_layer: 
     assert read(**changes).can_layer is can_layer
 
 
+@pytest.mark.pain("M7", "P2")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -94,6 +95,7 @@ def test_what_would_be_unsafe_is_refused(changes: dict[str, Any], words: str) ->
         read(**changes)
 
 
+@pytest.mark.pain("G2")
 def test_a_mistyped_key_is_refused() -> None:
     """Kvwise's own keys are checked as everywhere."""
     with pytest.raises(ConfigError, match=r"client\.load"):

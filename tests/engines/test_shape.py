@@ -38,6 +38,7 @@ def read(groups: tuple[str, ...] = ("full",), **changes: Any) -> Shape:
     return read_shape(vllm_config(ranks, rank), config, given, chunk_tokens=tokens)
 
 
+@pytest.mark.pain("C4")
 def test_blocks_lie_where_the_tensors_say() -> None:
     """Addresses, strides and sizes come from the tensors, in vLLM's order of layers."""
     config = kv_config(("full", "window"))
@@ -63,6 +64,7 @@ def test_blocks_with_other_layers_between_them_are_found() -> None:
     assert {(layer.stride, layer.page_bytes) for layer in shape.layers} == {(2 * PAGE, PAGE)}
 
 
+@pytest.mark.pain("C2")
 def test_kernel_blocks_make_up_a_block() -> None:
     """If the kernel's blocks are smaller than vLLM's, several neighbours are one."""
     config = kv_config(("full",))
@@ -101,6 +103,7 @@ def test_every_rank_has_its_part() -> None:
     assert shapes[0].facts.layout.ranks == 4
 
 
+@pytest.mark.pain("C4")
 @pytest.mark.parametrize(
     ("groups", "replicas", "parts", "stores"),
     [
@@ -127,6 +130,7 @@ def test_a_chunk_fits_into_the_window() -> None:
     assert read(("full", "window"), chunk_tokens=BLOCK).facts.layout.chunk_tokens == BLOCK
 
 
+@pytest.mark.pain("C4", "G6")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -158,6 +162,7 @@ def test_tensors_that_scatter_a_block_are_refused(tensor: Any, words: str) -> No
         read(tensors=given)
 
 
+@pytest.mark.pain("P2")
 @pytest.mark.parametrize("flag", ["is_eagle_group", "host_resident"])
 def test_groups_that_are_not_plain_are_refused(flag: str) -> None:
     """A drafter's KV, or KV that lives on the host, is not ours to move."""
@@ -167,6 +172,7 @@ def test_groups_that_are_not_plain_are_refused(flag: str) -> None:
         read_shape(vllm_config(), config, tensors(config), chunk_tokens=0)
 
 
+@pytest.mark.pain("G6")
 def test_states_that_are_no_tensor_are_refused() -> None:
     """Recurrent layers register lists of states."""
     given: dict[str, Any] = {

@@ -53,6 +53,7 @@ def life(processes: Processes, kind: str) -> Seen:
     return processes.once(f"life {kind}", run)
 
 
+@pytest.mark.pain("W3", "G6")
 @pytest.mark.parametrize("kind", KINDS)
 def test_loaded_tokens_are_the_computed_ones(processes: Processes, kind: str) -> None:
     """After vLLM forgot everything, prompts are loaded and give the same tokens."""
@@ -65,6 +66,7 @@ def test_loaded_tokens_are_the_computed_ones(processes: Processes, kind: str) ->
     )
 
 
+@pytest.mark.pain("W3")
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_bytes_give_other_tokens(processes: Processes, kind: str) -> None:
     """The control: with every cached bit flipped, no prompt gives the tokens it should."""
@@ -74,6 +76,7 @@ def test_wrong_bytes_give_other_tokens(processes: Processes, kind: str) -> None:
         assert wrong != right
 
 
+@pytest.mark.pain("W9")
 @pytest.mark.parametrize("kind", KINDS)
 def test_prompts_of_one_batch_share_what_is_loaded(processes: Processes, kind: str) -> None:
     """Two prompts with a common prefix arrive together: it is loaded once, and both are right."""
@@ -83,6 +86,7 @@ def test_prompts_of_one_batch_share_what_is_loaded(processes: Processes, kind: s
     assert min(answer["cached"] for answer in seen["together"]) >= 256
 
 
+@pytest.mark.pain("W4", "W11", "C6")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_load_is_computed_instead(processes: Processes, kind: str) -> None:
     """Wrong bytes on the device and a lost lease: the tokens are right all the same."""
@@ -95,6 +99,7 @@ def test_a_failed_load_is_computed_instead(processes: Processes, kind: str) -> N
     assert seen["counters"]["kvwise_failed_loads/lease lost during the copy"] >= 5
 
 
+@pytest.mark.pain("W11")
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_computed_on_a_failed_load_is_kept(processes: Processes, kind: str) -> None:
     """What was stored while loads failed is loaded later, and is right."""
@@ -105,6 +110,7 @@ def test_nothing_computed_on_a_failed_load_is_kept(processes: Processes, kind: s
         assert seen[after][3]["cached"] > seen["cold"][1]["cached"]
 
 
+@pytest.mark.pain("O1")
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_add_up(processes: Processes, kind: str) -> None:
     """VLLM's metrics name the tier, and kvwise counts what it loaded and stored."""
@@ -116,6 +122,7 @@ def test_numbers_add_up(processes: Processes, kind: str) -> None:
     assert counters["kvwise_stored_bytes"] / counters["kvwise_stored_tokens"] == 4096
 
 
+@pytest.mark.pain("W12", "C3")
 @pytest.mark.parametrize("load", ["sync", "async"])
 def test_preempted_requests_come_back_right(processes: Processes, load: str) -> None:
     """With too few blocks for all, requests are preempted and resumed without a wrong token."""
@@ -132,6 +139,7 @@ def test_preempted_requests_come_back_right(processes: Processes, load: str) -> 
     assert min(loaded(seen["loaded"])) >= 128
 
 
+@pytest.mark.pain("W9", "H4")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_storm_is_weathered(processes: Processes, kind: str) -> None:
     """Sixteen prompts with common beginnings and too few blocks, while every third load fails.
@@ -168,6 +176,7 @@ def test_policy_fail_ends_one_request(processes: Processes, kind: str) -> None:
     assert min(answer["cached"] for answer in seen["loaded"]) >= 256
 
 
+@pytest.mark.pain("M3")
 def test_an_aborted_load_gives_everything_back(processes: Processes) -> None:
     """A request that is aborted while it loads leaves no block, no request and no lease behind."""
     rig = {"model": processes.model("llama"), "extra": {"client.load": "async"}}
@@ -211,6 +220,7 @@ def test_steps_are_timed(processes: Processes) -> None:
     assert costs["samples"] >= 3
 
 
+@pytest.mark.pain("R4", "R6")
 def test_events_tell_what_kvwise_holds(processes: Processes) -> None:
     """Chunks are announced in vLLM's own words when they are stored, and when they turn out gone.
 
@@ -242,6 +252,7 @@ def test_a_reset_forgets_and_stops_sharing(processes: Processes) -> None:
     assert (answer["said"]["why"], answer["cached"]) == ("no_match", 0)
 
 
+@pytest.mark.pain("H4")
 def test_two_ranks_hold_a_part_each(processes: Processes) -> None:
     """With tensor parallelism both ranks store and load their own heads, and the text is right."""
     daemon = processes.daemon("ranks")
@@ -286,6 +297,7 @@ def test_engines_share_a_daemon_and_it_outlives_them(processes: Processes) -> No
     assert loaded(third["first"])[0] >= 256
 
 
+@pytest.mark.pain("D4")
 def test_a_killed_daemon_is_done_without_and_used_again(processes: Processes) -> None:
     """While it is away everything is computed; when it is back the disk still has everything."""
     daemon = processes.daemon("killed")
@@ -328,6 +340,7 @@ def test_a_real_model_in_bfloat16(processes: Processes) -> None:
     assert tokens(seen["corrupted"]) != tokens(seen["cold"])
 
 
+@pytest.mark.pain("C4", "G6")
 @pytest.mark.parametrize(
     ("rig", "words"),
     [

@@ -117,6 +117,7 @@ def test_every_abstract_hook_is_there(source: Source) -> None:
     assert wanted <= ours.keys()
 
 
+@pytest.mark.pain("G5")
 def test_hooks_take_what_vllm_gives(source: Source) -> None:
     """Every hook has the parameters of vLLM's, by name and in order."""
     tree = ast.parse(source(BASE))
@@ -128,6 +129,7 @@ def test_hooks_take_what_vllm_gives(source: Source) -> None:
         assert parameters(ours[name]) == parameters(base[name]), name
 
 
+@pytest.mark.pain("G5")
 @pytest.mark.parametrize("name", NEEDS)
 def test_what_is_used_is_there(source: Source, name: str) -> None:
     """Attributes and functions outside the connector's interface still exist."""

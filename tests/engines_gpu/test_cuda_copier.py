@@ -103,6 +103,7 @@ def test_layers_are_reported_once_in_order_when_they_are_there(shape: Shape, see
     assert reported == list(range(len(job.tensors)))
 
 
+@pytest.mark.pain("W9")
 @pytest.mark.parametrize("seed", range(20))
 def test_store_sees_what_the_engine_had_queued(job: Job, seed: int) -> None:
     """KV that a kernel before the fence still has to write is what gets stored (W9)."""
@@ -117,6 +118,7 @@ def test_store_sees_what_the_engine_had_queued(job: Job, seed: int) -> None:
     assert all((part == 7).all() for part in stored)
 
 
+@pytest.mark.pain("W9")
 @pytest.mark.parametrize("seed", range(20))
 def test_load_does_not_overtake_the_engine(job: Job, seed: int) -> None:
     """A kernel before the fence still reads the old bytes of blocks that are loaded over (W9)."""
@@ -239,6 +241,7 @@ def test_calls_from_many_threads_do_not_mix() -> None:
     assert [job.device() for job in jobs] == [job.device() for job in expected]
 
 
+@pytest.mark.pain("C5")
 @pytest.mark.parametrize(
     "copies",
     [
@@ -286,6 +289,7 @@ def test_odd_batches(copies: list[tuple[int, int, int]], seed: int) -> None:
     assert [m.tobytes() for m in memory] == [m.tobytes() for m in plain]
 
 
+@pytest.mark.pain("C10", "P4")
 def test_pinning_follows_use(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is pinned before a copy needs it, and a refusal is said once."""
     gpu = VirtualGpu(1, pinnable=512)

@@ -78,6 +78,7 @@ def test_threads_enter_the_context_of_the_maker() -> None:
     assert context.value == CONTEXT
 
 
+@pytest.mark.pain("H5")
 def test_pinning_reports_the_drivers_answer() -> None:
     """A refusal to pin is an answer, not an exception: copies work without."""
     library = Library()

@@ -70,6 +70,7 @@ def test_rows_are_copied_exactly(interpreted: dict[str, Any]) -> None:
     assert [case for case in cases if case["wrong"]] == []
 
 
+@pytest.mark.pain("C2")
 def test_caches_of_any_layout_survive_a_round_trip(interpreted: dict[str, Any]) -> None:
     """Store and load through staging give what indexing gives, skipped blocks untouched (C2)."""
     cases = interpreted["paged"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,6 +49,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
         yield cache
 
 
+@pytest.mark.pain("D9")
 def test_what_was_put_comes_back(cache: Cache) -> None:
     """Every payload comes back under its key, byte for byte."""
     keys = prompt(1, 5)
@@ -81,6 +83,7 @@ def test_namespaces_do_not_mix(cache: Cache) -> None:
     assert get(cache, OTHER, prompt(1, 3, OTHER)) == []
 
 
+@pytest.mark.pain("K2")
 def test_putting_twice_stores_once(cache: Cache) -> None:
     """A second offer of the same chunks gets no pages."""
     keys = prompt(1, 4)
@@ -89,6 +92,7 @@ def test_putting_twice_stores_once(cache: Cache) -> None:
     assert put(cache, SPACE, keys, payloads(keys)) == 0
 
 
+@pytest.mark.pain("W1", "W13")
 def test_unfilled_pages_are_never_read(cache: Cache) -> None:
     """A store lease that ends without its bytes leaves a miss behind."""
     keys = prompt(1, 2)
@@ -143,6 +147,7 @@ def test_asking_again_replaces_the_lease(cache: Cache) -> None:
     assert cache.want(second.lease, 2).chunks == [0, 1]
 
 
+@pytest.mark.pain("C9")
 @pytest.mark.parametrize("lease", [1, 7 << 32 | 1, -1, (1 << 62) + 5])
 def test_leases_of_nobody_are_harmless(cache: Cache, lease: int) -> None:
     """A lease that no living daemon gave grants nothing, ends nothing and reads as failed."""
@@ -171,8 +176,9 @@ def test_offers_are_granted_in_order(cache: Cache) -> None:
         Ask("r", SPACE.digest, prompt(1, 1), 40, 17),
         Ask("r", SPACE.digest, prompt(1, 1), -1, 17),
         Ask("r" * 2000, SPACE.digest, prompt(1, 1), 0, 17),
+        Ask("r", SPACE.digest, prompt(1, 1), 0, (1 << 64) - 1),
     ],
-    ids=["namespace", "keys", "too-local", "negative", "long-name"],
+    ids=["namespace", "keys", "too-local", "negative", "long-name", "endless"],
 )
 def test_nonsense_is_refused_and_the_cache_goes_on(cache: Cache, ask: Ask) -> None:
     """A request that cannot be meant is refused; the next one is served."""
@@ -180,6 +186,7 @@ def test_nonsense_is_refused_and_the_cache_goes_on(cache: Cache, ask: Ask) -> No
         cache.ask(ask)
 
     assert cache.ask(question(prompt(1, 1))).lease == 0
+    assert cache.status()["counters"]["asked_tokens"] < 100
 
 
 def test_a_step_with_a_bad_offer_still_ends_leases(cache: Cache) -> None:
@@ -193,7 +200,7 @@ def test_a_step_with_a_bad_offer_still_ends_leases(cache: Cache) -> None:
     assert cache.ask(question(keys)).chunks == 2
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e308])
 def test_impossible_timings_teach_nothing(cache: Cache, value: float) -> None:
     """A timing that is no number would bend every later estimate; it is left out."""
     before = cache.status()["costs"]
@@ -275,6 +282,7 @@ def test_flush_writes_to_disk(cache: Cache) -> None:
     assert cache.status()["levels"]["tiers"]["disk"]["objects"] == 5
 
 
+@pytest.mark.pain("K4", "D12")
 def test_what_memory_lost_comes_from_disk(cache: Cache) -> None:
     """Far more than the arena holds can be read back once it was written."""
     prompts = [prompt(seed, 20) for seed in range(8)]
@@ -287,6 +295,7 @@ def test_what_memory_lost_comes_from_disk(cache: Cache) -> None:
     assert cache.status()["counters"]["hit_tokens"]["disk"] > 0
 
 
+@pytest.mark.pain("O1")
 def test_status_adds_up(cache: Cache) -> None:
     """Levels and counters tell what was done, exactly."""
     keys = prompt(1, 3)
@@ -322,6 +331,7 @@ def test_closed_is_unavailable(cache: Cache) -> None:
     assert cache.progress(grant.lease)[1]
 
 
+@pytest.mark.pain("M2")
 def test_pages_return_when_leases_end(cache: Cache) -> None:
     """Failed stores and releases leave no page taken and no lease alive."""
     for seed in range(20):
@@ -355,8 +365,14 @@ def test_a_namespace_keeps_the_size_that_the_disk_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "space",
-    [Namespace(b"short", "x", LAYOUT), Namespace(b"t" * 16, "x", LAYOUT, float("nan"))],
-    ids=["digest", "token-time"],
+    [
+        Namespace(b"short", "x", LAYOUT),
+        Namespace(b"t" * 16, "x", LAYOUT, float("nan")),
+        Namespace(b"t" * 16, "x", LAYOUT, 1e308),
+        Namespace(b"t" * 16, "x" * 1025, LAYOUT),
+        Namespace(b"t" * 16, "x", Layout(16, 16, (Group(GroupKind.FULL, (1,) * 16385),))),
+    ],
+    ids=["digest", "token-time", "endless", "long-name", "layers"],
 )
 def test_what_is_no_namespace_is_refused(cache: Cache, space: Namespace) -> None:
     """A digest of the wrong length or an impossible first guess never reaches the brain."""
@@ -364,3 +380,31 @@ def test_what_is_no_namespace_is_refused(cache: Cache, space: Namespace) -> None
         cache.join(space)
 
     assert get(cache, SPACE, prompt(1, 1)) == []
+
+
+def test_there_is_a_bound_on_namespaces(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One namespace too many is refused with what to do; those that are open go on."""
+    monkeypatch.setattr("kvwise.live.node.SPACES_MAX", 3)
+    for number in range(2):
+        cache.join(Namespace(bytes([number]) * 16, f"n{number}", LAYOUT))
+
+    with pytest.raises(ConfigError, match="3 namespaces are open"):
+        cache.join(Namespace(b"\7" * 16, "more", LAYOUT))
+
+    cache.join(Namespace(b"\0" * 16, "n0", LAYOUT))
+    assert put(cache, SPACE, prompt(1, 1), payloads(prompt(1, 1))) == 1
+
+
+@pytest.mark.pain("C11")
+def test_absurd_measurements_of_a_load_break_nothing(cache: Cache) -> None:
+    """A release that claims what no link can do leaves counters and costs that can be printed."""
+    keys = prompt(1, 2)
+    put(cache, SPACE, keys, payloads(keys))
+    for number in range(3):
+        plan = cache.ask(question(keys, f"r{number}"))
+        cache.want(plan.lease, plan.chunks)
+        cache.step(Step(releases=[Release(plan.lease, (1 << 64) - 1, 1, (1 << 64) - 1)]))
+
+    status = cache.status()
+    assert status["counters"]["read_bytes"]["dram"] <= 3 << 40
+    assert math.isfinite(status["costs"]["namespaces"]["tiny"]["device_bytes_per_s"])

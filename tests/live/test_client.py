@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kvwise.core.words import Choice, Decision, Why
 from kvwise.errors import CacheUnavailable
 from kvwise.live import client as client_module
 from kvwise.live import wire
 from kvwise.live.client import Client
-from kvwise.live.messages import Attached, Ok, Problem, Reply
+from kvwise.live.messages import Attached, Grant, Grants, Ok, Plan, Problem, Reply, Step
 from kvwise.tiers.dram import Arena, ArenaShape
 from tests.live.support import PAGE, SPACE, eventually, prompt, question, settings, thread_daemon
 
@@ -170,11 +171,15 @@ def test_another_thread_waits_no_longer_than_its_own_timeout(tmp_path: Path, are
         silent.set()
 
 
+@pytest.mark.parametrize("user", ["asks", "polls"])
 def test_the_arena_of_a_dead_daemon_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
-    """It stays mapped for copies that are under way, then its memory goes back."""
-    monkeypatch.setattr(client_module, "RETIRE_S", 0.3)
+    """It stays mapped for copies that are under way, then its memory goes back.
+
+    Whoever only polls for progress, as an engine's workers do, gives it up as well.
+    """
+    monkeypatch.setattr(client_module, "RETIRE_S", 1.0)
     monkeypatch.setattr(client_module, "RETRY_S", 0.05)
     config = settings(tmp_path)
     with thread_daemon(config):
@@ -190,10 +195,57 @@ def test_the_arena_of_a_dead_daemon_is_given_up(
                 return False
             return True
 
-        assert eventually(asks)
+        def polls() -> bool:
+            client.progress(1)
+            return client.pages is not old
+
+        uses = asks if user == "asks" else polls
+        assert eventually(uses)
         old[0] = 1
         assert len(client._retired) == 1
-        assert eventually(lambda: asks() and not client._retired)
+        assert eventually(lambda: uses() and not client._retired)
         with pytest.raises(ValueError, match="released"):
             old[0] = 1
+        client.close()
+
+
+LEASE = 5 << 32 | 1
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        Grant(LEASE, [0], (16).to_bytes(4, "little")),
+        Grant(LEASE, [0], b"\xff" * 4),
+        Grant(LEASE, [0], b"odd"),
+        Grant(LEASE, [0, 1], bytes(12)),
+        Grant(LEASE, [0], b""),
+        Grant(LEASE, [], bytes(4)),
+    ],
+    ids=["beyond", "far-beyond", "odd", "uneven", "no-pages", "no-chunks"],
+)
+def test_pages_that_the_arena_does_not_have_are_refused(
+    tmp_path: Path, arena: Arena, grant: Grant
+) -> None:
+    """Whoever copies goes by page numbers alone, so none is let through that leads elsewhere."""
+    peer = says(attached(), grant, Grants([grant]), fd=arena.fd)
+    with listening(tmp_path / "s", peer) as path:
+        client = Client(path, "e", timeout_s=5)
+        for question_about_pages in (lambda: client.want(LEASE, 1), lambda: client.step(Step())):
+            with pytest.raises(CacheUnavailable, match="what there is not"):
+                question_about_pages()
+        client.close()
+
+
+@pytest.mark.parametrize("wait_s", [float("inf"), float("nan"), -1.0, 1e300])
+def test_a_plan_without_a_possible_deadline_is_refused(
+    tmp_path: Path, arena: Arena, wait_s: float
+) -> None:
+    """An engine turns the time into a deadline; what cannot be one ends the connection instead."""
+    decision = Decision(1, "r", "t", 17, 0, 0, 0, {}, 0.1, 0.1, 0.1, Choice.LOAD, Why.FORCED)
+    plan = Plan(LEASE, 0, 1, 16, ready=True, wait_s=wait_s, decision=decision)
+    with listening(tmp_path / "s", says(attached(), plan, fd=arena.fd)) as path:
+        client = Client(path, "e", timeout_s=5)
+        with pytest.raises(CacheUnavailable, match="not a message"):
+            client.ask(question(prompt(1, 1)))
         client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from kvwise.core.keys import ROOT
 from kvwise.errors import CacheUnavailable, ConfigError
 from kvwise.live.blocks import get, put
 from kvwise.live.client import PEEK_NS, RETRY_S, Client
-from kvwise.live.daemon import Daemon
+from kvwise.live.daemon import LOOK_S, Daemon
 from kvwise.live.leases import split_lease
 from kvwise.live.messages import (
     Fill,
@@ -35,6 +36,7 @@ from tests.live.support import (
     served,
     settings,
     spawn,
+    thread_daemon,
 )
 
 HOLDER = """
@@ -60,6 +62,7 @@ time.sleep(60)
 # --- clients that die -----------------------------------------------------------------------------
 
 
+@pytest.mark.pain("M1")
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with-a-forked-child"])
 def test_a_killed_client_releases_everything(
     config: Config, running: Daemon, tmp_path: Path, forked: bool
@@ -97,6 +100,7 @@ def test_a_killed_client_releases_everything(
         watcher.close()
 
 
+@pytest.mark.pain("H2")
 def test_a_client_lives_as_long_as_one_connection(config: Config, running: Daemon) -> None:
     """Scheduler and worker are one client: leases outlive the connection that asked for them."""
     scheduler, worker = client_of(config), client_of(config)
@@ -202,6 +206,7 @@ def _asks(client: Client) -> bool:
     return True
 
 
+@pytest.mark.pain("D4", "D6")
 def test_a_killed_daemon_loses_only_memory(config: Config, tmp_path: Path) -> None:
     """After SIGKILL and restart every object that was on disk hits, and the client goes on."""
     keys = prompt(1, 20)
@@ -278,6 +283,7 @@ def test_a_daemon_with_other_pages_is_not_used(config: Config, tmp_path: Path) -
         client.close()
 
 
+@pytest.mark.pain("M5")
 def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> None:
     """A daemon killed with all its memory in use leaves no file in /dev/shm."""
     before = set(Path("/dev/shm").iterdir())
@@ -321,6 +327,7 @@ def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> N
     client_of(config).close()
 
 
+@pytest.mark.pain("D10")
 def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_path: Path) -> None:
     """A second daemon on the same directory refuses to start and names it."""
     other = settings(tmp_path, disk=True, serve_socket=str(tmp_path / "b.sock"))
@@ -349,6 +356,79 @@ def test_a_stale_socket_is_reclaimed(config: Config, tmp_path: Path) -> None:
         daemon.client().close()
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["socket", "directory"])
+def test_a_removed_socket_is_put_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool
+) -> None:
+    """Whoever removes the socket of a daemon, or its directory, sees it again, and a warning."""
+    place = tmp_path / "run"
+    place.mkdir(mode=0o700)
+    config = settings(tmp_path, serve_socket=str(place / "kvwise.sock"))
+    keys = prompt(1, 2)
+    with thread_daemon(config):
+        attached = client_of(config)
+        put(attached, SPACE, keys, payloads(keys))
+        if whole:
+            shutil.rmtree(place)
+        else:
+            Path(config.socket_path).unlink()
+        assert get(attached, SPACE, keys) == payloads(keys)
+        assert eventually(Path(config.socket_path).is_socket)
+
+        newcomer = client_of(config, "newcomer")
+
+        assert get(newcomer, SPACE, keys) == payloads(keys)
+        with pytest.raises(ConfigError, match="another daemon"):
+            SocketPlace(Path(config.socket_path))
+        newcomer.close()
+        attached.close()
+    assert caplog.text.count("was removed; listening there again") == 1
+    assert not Path(config.socket_path).exists()
+
+
+def test_a_successors_socket_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the directory was removed and another daemon took the path, neither fights for it."""
+    place = tmp_path / "run"
+    config = settings(tmp_path, serve_socket=str(place / "kvwise.sock"))
+    with thread_daemon(config):
+        attached = client_of(config)
+        shutil.rmtree(place)
+        successor = SocketPlace(Path(config.socket_path))
+        with successor.listen():
+            assert eventually(lambda: "another daemon serves" in caplog.text)
+            time.sleep(2 * LOOK_S)
+            assert successor.is_intact
+            assert _asks(attached)
+            attached.close()
+    assert successor.is_intact
+    assert caplog.text.count("another daemon serves") == 1
+    successor.close()
+
+
+def test_a_removed_cache_directory_is_a_few_lines(
+    config: Config, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Whoever removes the directory under a daemon learns it, and not once for each record."""
+    with thread_daemon(config):
+        client = client_of(config)
+        for seed in range(40):
+            put(client, SPACE, prompt(seed, 4), payloads(prompt(seed, 4)))
+        assert client.flush(10)
+        shutil.rmtree(tmp_path / "disk")
+
+        found = [len(get(client, SPACE, prompt(seed, 4))) for seed in range(40)]
+
+        assert found[0] == 0
+        assert found[-1] == 4
+        put(client, SPACE, prompt(1, 4), payloads(prompt(1, 4)))
+        assert get(client, SPACE, prompt(1, 4)) == payloads(prompt(1, 4))
+        client.close()
+    assert "is given up until the next start" in caplog.text
+    assert len(caplog.messages) < 10
+
+
 def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
     """Something that is no socket is somebody's; the daemon refuses instead of deleting it."""
     path = Path(config.socket_path)
@@ -374,6 +454,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(config: Config, tmp_path: P
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.pain("S2", "S3")
 def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:
     """Mode 0600, in a directory made 0700; a directory that others may write to is refused."""
     assert Path(config.socket_path).stat().st_mode & 0o777 == 0o600

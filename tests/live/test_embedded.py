@@ -142,3 +142,30 @@ def test_the_clients_side_does_not_make_another_daemon(config: Config, tmp_path:
 
     assert embedded.socket_path(slower) == embedded.socket_path(config)
     assert embedded.socket_path(larger) != embedded.socket_path(config)
+
+
+def test_it_is_not_bound_to_the_core_that_its_engine_computes_on(config: Config) -> None:
+    """It runs wherever the process that started the engine may; the engine stays where it was."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("there is only one core")
+    bound = {min(cores)}
+    script = f"import os; os.sched_setaffinity(0, {bound})\n{ASKER}"
+    script = script.replace('["pid"]', '["pid"], os.sched_getaffinity(0)')
+    file = Path(os.environ["XDG_RUNTIME_DIR"]) / "kvwise.toml"
+    file.write_text(configuration.render(config))
+    engine = subprocess.Popen(
+        [sys.executable, "-c", script, str(file), "engine"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert engine.stdout is not None
+    pid, engine_cores = engine.stdout.readline().split(maxsplit=1)
+    threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    daemon_cores = {os.sched_getaffinity(thread) == cores for thread in threads}
+    engine.communicate("\n", timeout=30)
+
+    assert engine_cores.strip() == str(bound)
+    assert daemon_cores == {True}
+    assert eventually(lambda: is_gone(int(pid)))

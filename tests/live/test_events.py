@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kvwise.core.words import DRAM, Ended, Joined, Tick, TierSpec
+from kvwise.core.brain import Brain
+from kvwise.core.keys import ROOT
+from kvwise.core.words import DRAM, Ended, Joined, Offered, Tick, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError, FrameError
 from kvwise.live.blocks import get, put
@@ -118,6 +120,41 @@ def test_an_event_that_breaks_the_brain_is_a_divergence(tmp_path: Path) -> None:
     assert "broke the brain" in verdict.divergence
 
 
+def test_an_event_that_no_daemon_lets_through_is_a_divergence(tmp_path: Path) -> None:
+    """Whatever a brain raises at it, the reader says at which event, and does not raise."""
+    path = tmp_path / "log"
+    log, brain = EventLog(path, BRAIN), Brain(BRAIN)
+    log.add(Joined(1, 1, SPACE), brain.handle(Joined(1, 1, SPACE)))
+    log.add(Offered(2, 1, "r", SPACE.digest, ROOT, b"odd"), [])
+    log.close()
+
+    verdict, _ = replay(path)
+
+    assert verdict.events == 1
+    assert "broke the brain" in verdict.divergence
+
+
+@pytest.mark.parametrize(
+    "tiers",
+    [
+        (),
+        (TierSpec("dram", 1 << 60, PAGE, 0, 1e10, 0.0),),
+        (TierSpec("dram", (1 << 30) * PAGE, PAGE, 0, 1e10, 0.0),),
+        (TierSpec("dram", 100 * PAGE, PAGE, 0, 0.0, 0.0), TierSpec("disk", 1, 1, 0, 0.0, 0.0)),
+    ],
+    ids=["none", "huge", "gigabytes-of-table", "no-rate"],
+)
+def test_a_header_that_describes_no_brain_is_refused(
+    tmp_path: Path, tiers: tuple[TierSpec, ...]
+) -> None:
+    """It is refused before anything of the size that it claims is allocated."""
+    path = tmp_path / "log"
+    EventLog(path, BrainConfig(PAGE, tiers)).close()
+
+    with pytest.raises(FrameError, match="no brain"):
+        replay(path)
+
+
 def test_the_log_is_bounded(tmp_path: Path) -> None:
     """At its bound a log ends, says so, and the store goes on; what it holds still replays."""
     path = tmp_path / "log"
@@ -153,7 +190,7 @@ def test_only_its_user_reads_a_log(recorded: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"KVWLOG2\n", MAGIC, MAGIC + b"\0" * 8, MAGIC + struct.pack("<II", 1 << 31, 0)],
+    [b"", b"KVWLOG1\n", MAGIC, MAGIC + b"\0" * 8, MAGIC + struct.pack("<II", 1 << 31, 0)],
     ids=["empty", "other-magic", "no-header", "empty-header", "huge"],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes) -> None:
@@ -163,6 +200,19 @@ def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes) -> None:
 
     with pytest.raises(FrameError):
         Recording(path)
+
+
+def test_the_log_of_an_older_version_is_refused_by_name(recorded: Path, tmp_path: Path) -> None:
+    """A log whose events had another form is not misread, and a new log moves it away."""
+    path = tmp_path / "older"
+    path.write_bytes(b"KVWLOG1\n" + recorded.read_bytes()[len(MAGIC) :])
+
+    with pytest.raises(FrameError, match="another version; hint"):
+        replay(path)
+    EventLog(path, BRAIN).close()
+
+    assert replay(path)[0].equal
+    assert path.with_name("older.old").read_bytes().startswith(b"KVWLOG1\n")
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

@@ -154,6 +154,7 @@ def test_a_sound_disk() -> None:
     run_state_machine_as_test(StoreMachine, settings=FEW)
 
 
+@pytest.mark.pain("W2")
 def test_a_faulty_disk() -> None:
     """So it does over a faulty one, and faults did occur on both ways."""
     FaultyMachine.failures.clear()
@@ -171,6 +172,7 @@ def small(tmp_path: Path) -> Iterator[Config]:
         yield config
 
 
+@pytest.mark.pain("W2", "D10")
 def test_many_threads_many_clients(small: Config) -> None:
     """Eight threads of four clients evict each other's objects; none ever reads a wrong byte."""
     failures: list[str] = []

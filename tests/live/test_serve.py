@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,22 @@ def test_wrong_settings_end_with_a_hint(
     assert cli.run(["serve", *before, *arguments]) == 2
 
     assert words in capsys.readouterr().err
+
+
+def test_a_limit_on_threads_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the kernel gives no thread, the limits that may be the cause are named."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    before = ["--socket", str(tmp_path / "s"), "--dram", "16MiB", "--metrics", ""]
+
+    assert cli.run(["serve", *before]) == 2
+
+    assert "hint: raise ulimit -u, TasksMax= or --pids-limit" in capsys.readouterr().err
 
 
 def test_the_ready_line_can_be_read(tmp_path: Path) -> None:

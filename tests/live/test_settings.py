@@ -241,6 +241,7 @@ def _client_timeout(folder: Path) -> None:
         client.close()
 
 
+@pytest.mark.pain("G3")
 @pytest.mark.parametrize("name", sorted(key.name for key in KEYS))
 def test_every_setting_has_its_effect(name: str, tmp_path: Path) -> None:
     """Each key is proved here or names the tests that do; a new key without proof fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from kvwise.live.node import Node
 from kvwise.live.session import Session
 from kvwise.live.stats import MetricsServer
 from kvwise.live.store import Store
-from tests.live.support import SPACE, payloads, prompt, settings
+from tests.live.support import SPACE, eventually, payloads, prompt, settings
 
 Values = dict[tuple[str, ...], float]
 
@@ -49,6 +50,7 @@ def scrape(server: MetricsServer) -> Values:
     }
 
 
+@pytest.mark.pain("O1")
 def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) -> None:
     """Four chunks stored, read once, one unknown prompt: every counter says just that."""
     store = Store(node, Session(node, "engine"))
@@ -70,11 +72,27 @@ def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) 
     assert values[("kvwise_tier_objects", "tier=disk")] == 4
     assert values[("kvwise_tier_used_bytes", "tier=disk")] == 4 * 16384
     assert values[("kvwise_pages_free",)] == 256 - 12
+    assert values[("kvwise_pins",)] == 0
     assert values[("kvwise_leases", "kind=store")] == 0
     assert values[("kvwise_load_seconds_count",)] == 1
     assert values[("kvwise_clients",)] == 1
 
 
+def test_a_tier_that_is_down_is_reported(node: Node, server: MetricsServer, tmp_path: Path) -> None:
+    """A directory that was given up is in the status with its reason, and in the metrics."""
+    assert node.status()["down"] == {"disk": []}
+    assert scrape(server)[("kvwise_tier_down", "tier=disk")] == 0
+    shutil.rmtree(tmp_path / "disk")
+    store = Store(node, Session(node, "engine"))
+    store.join(SPACE)
+    keys = prompt(1, 1)
+    put(store, SPACE, keys, payloads(keys))
+    assert eventually(lambda: bool(node.status()["down"]["disk"]))
+    assert str(tmp_path / "disk") in node.status()["down"]["disk"][0]
+    assert scrape(server)[("kvwise_tier_down", "tier=disk")] == 1
+
+
+@pytest.mark.pain("O2")
 def test_an_idle_store_counts_nothing(node: Node, server: MetricsServer) -> None:
     """While nothing happens no counter moves."""
     before = {name: value for name, value in scrape(server).items() if "_total" in name[0]}
@@ -85,6 +103,7 @@ def test_an_idle_store_counts_nothing(node: Node, server: MetricsServer) -> None
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.pain("C11")
 def test_counters_never_go_back(node: Node, server: MetricsServer) -> None:
     """Over evictions, clears and reads no counter ever decreases or is negative."""
     store = Store(node, Session(node, "engine"))

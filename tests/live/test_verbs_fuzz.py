@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ class Talker:
         return self.leases[which % len(self.leases)]
 
 
+@pytest.mark.pain("C1", "C9", "M1")
 @given(verbs=st.lists(VERBS, max_size=40))
 def test_any_verbs_leave_the_store_sound(verbs: list[object]) -> None:
     """After every verb the invariants hold; once all leases are given back no page is missing."""

@@ -34,6 +34,7 @@ class StubTier:
     most_writes: int = 0
     used_bytes: int = 0
     free_bytes: int = 1 << 40
+    down: Sequence[str] = ()
 
     def _enter(self, call: str) -> None:
         self.calls.append(call)
@@ -271,6 +272,24 @@ def test_a_failed_drop_does_not_stop_the_thread(
     assert bench.ended(1)
     assert "a job on tier 1 failed: no" in caplog.messages
     assert "Traceback" not in caplog.text
+
+
+def test_many_failed_drops_are_two_lines(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each of a million records would fill a disk: the first, then a count."""
+    bench.tier.gate.set()
+
+    def fail(call: str) -> None:
+        raise TierError(FailureKind.IO, f"no {call}")
+
+    bench.tier.fault = fail
+    for number in range(1, 41):
+        bench.submit(drop(number))
+    bench.close()
+
+    assert caplog.messages == [
+        "a job on tier 1 failed: no free 1",
+        "a job on tier 1 failed: no free 40 (the last of 39 like it)",
+    ]
 
 
 def test_items_that_a_tier_forgets_fail(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Canaries: bugs to plant in the brain, one at a time. A simulator that misses one is broken.
+"""Canaries: bugs to plant, in the brain or a client, one at a time. None may be missed.
 
 Some of them were real once: the simulator found them, and they must never come back unseen.
 """
@@ -8,13 +8,17 @@ from __future__ import annotations
 import pytest
 
 from kvwise.core.admit import Budget
-from kvwise.core.blocks import Blocks, State
+from kvwise.core.blocks import Blocks
 from kvwise.core.brain import Brain
 from kvwise.core.index import NONE
+from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads
+from kvwise.core.shelf import State
 from kvwise.core.stores import StoreJob, Stores
 from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
 from kvwise.errors import FailureKind
+from kvwise.sim.scenario import LARGE
+from kvwise.sim.transfer import StoreTransfer
 
 Patch = pytest.MonkeyPatch
 
@@ -130,15 +134,13 @@ def silent_end(patch: Patch) -> None:
 
 def second_record_stays(patch: Patch) -> None:
     """Of two records of one block that a restart finds, nobody gives the second back."""
-    real = Stores._take_in
+    real = Brain.handle
 
-    def take_in(self: Stores, tier: int, above: int, record: tuple[bytes, int, int, int]) -> int:
-        row = real(self, tier, above, record)
-        out = self._world.out
-        out[:] = [c for c in out if not (isinstance(c, Drop) and c.why is Why.PRESENT)]
-        return row
+    def handle(self: Brain, event: Event) -> list[Command]:
+        commands = real(self, event)
+        return [c for c in commands if not (isinstance(c, Drop) and c.why is Why.PRESENT)]
 
-    patch.setattr(Stores, "_take_in", take_in)
+    patch.setattr(Brain, "handle", handle)
 
 
 def budget_ignored(patch: Patch) -> None:
@@ -214,6 +216,36 @@ def hole_stays(patch: Patch) -> None:
     patch.setattr(Blocks, "_may_leave", may_leave)
 
 
+def expected_size_stays(patch: Patch) -> None:
+    """An object that shrank on its way down is still charged with what was set aside for it."""
+
+    def resize(self: Blocks, tier: int, row: int, stored_bytes: int) -> None:
+        pass
+
+    patch.setattr(Blocks, "resize", resize)
+
+
+def one_chunk_for_all(patch: Patch) -> None:
+    """Tokens are counted in the chunks of one model, whatever model was asked about."""
+    real = Loads._tokens
+
+    def tokens(self: Loads, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
+        return real(self, tiers, LARGE.layout, skip_tokens)
+
+    patch.setattr(Loads, "_tokens", tokens)
+
+
+def first_rank_fills(patch: Patch) -> None:
+    """A client says that an object is whole when the first of its ranks has written its part."""
+    real = StoreTransfer._copied
+
+    def copied(self: StoreTransfer, rank: int) -> None:
+        self._left = 1
+        real(self, rank)
+
+    patch.setattr(StoreTransfer, "_copied", copied)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -231,4 +263,7 @@ CANARIES = (
     whole_plan_is_hit,
     full_is_forgotten,
     hole_stays,
+    expected_size_stays,
+    one_chunk_for_all,
+    first_rank_fills,
 )

@@ -24,6 +24,7 @@ def test_without_misfortune_the_second_request_loads() -> None:
     assert tallies.read_bytes["disk"] == 0
 
 
+@pytest.mark.pain("D4")
 def test_a_restart_finds_everything_that_was_written() -> None:
     """After the daemon died with a quiet disk, the whole prompt is loaded from there."""
     died = Upset(ms(400), Fault.RESTART, lasts_ns=ms(10))

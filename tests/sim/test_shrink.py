@@ -15,7 +15,7 @@ from tests.sim.canaries import drops_come_last, full_is_forgotten
 def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixty requests and many faults a few requests and one fault are left, and one rule."""
     full_is_forgotten(monkeypatch)
-    scenario = draw(8)
+    scenario = draw(32)
     first = run(scenario, audit_every=1)
     shrunk = shrink(scenario)
     assert first.failure is not None

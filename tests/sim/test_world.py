@@ -26,6 +26,7 @@ def outcome(seed: int) -> Outcome:
     return run_seed(seed)
 
 
+@pytest.mark.pain("M1")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_rule_is_broken(seed: int) -> None:
     """Under any faults every check holds, and each request is served or aborted by its user."""

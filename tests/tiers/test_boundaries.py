@@ -232,6 +232,7 @@ def cut_everywhere(lives: list[Life], home: Path, share: float) -> Tally:
     return tally
 
 
+@pytest.mark.pain("D4", "D11")
 @pytest.mark.timeout(300)
 def test_killed_at_every_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every change and inside every write, a kill loses nothing that was acknowledged.
@@ -255,6 +256,7 @@ def test_killed_after_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert set(tally.loads) == {"whole"}
 
 
+@pytest.mark.pain("W2", "W13", "D8")
 @pytest.mark.parametrize("seed", range(6))
 def test_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """When the last changes reach the medium in part, objects are missing and none is wrong."""

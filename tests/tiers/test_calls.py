@@ -72,6 +72,7 @@ def test_buffers_of_the_wrong_size_are_our_bug(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("D7")
 def test_unaligned_buffers_are_our_bug(tmp_path: Path) -> None:
     """Direct I/O on memory that is not aligned is refused by name, not by EINVAL."""
     tier = Files((tmp_path,), io=Io.DIRECT).open(CAPACITY_BYTES)

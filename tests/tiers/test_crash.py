@@ -48,6 +48,7 @@ def killed_writer(homes: tuple[Path, ...], io: str, puts: int, pause_s: float) -
         child.kill()
 
 
+@pytest.mark.pain("W2", "W13", "D5", "D11")
 @pytest.mark.parametrize("io", ["auto", "buffered"])
 @pytest.mark.parametrize("directories", [1, 2])
 def test_killed_in_the_middle(tmp_path: Path, io: str, directories: int) -> None:

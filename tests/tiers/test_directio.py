@@ -78,6 +78,7 @@ def failing(after: int, code: int) -> Vectored:
     return call
 
 
+@pytest.mark.pain("D8")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_failure_half_way_says_how_far(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A write that fails after some blocks reports them, and the error."""
@@ -110,6 +111,7 @@ def test_end_of_file_is_no_error(tmp_path: Path, io: Io) -> None:
     os.close(fd)
 
 
+@pytest.mark.pain("D7")
 def test_unaligned_memory_is_our_bug() -> None:
     """Memory that direct I/O would refuse is refused before the kernel sees it."""
     directio.require_aligned(blocks(1, 2))
@@ -173,6 +175,7 @@ def refuse_direct(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(os, "open", strict)
 
 
+@pytest.mark.pain("H5", "D13")
 def test_probe_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where direct I/O is refused, AUTO uses the page cache and DIRECT is a configuration error."""
     refuse_direct(monkeypatch, errno.EINVAL)
@@ -189,6 +192,7 @@ def test_probe_reports_a_sick_directory(tmp_path: Path, monkeypatch: pytest.Monk
         directio.probe(tmp_path, Io.AUTO)
 
 
+@pytest.mark.pain("D7")
 def test_probe_believes_only_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filesystem that accepts writes and loses them is refused."""
     monkeypatch.setattr(os, "pwritev", lambda _, pieces, __: sum(p.nbytes for p in pieces))
@@ -196,6 +200,7 @@ def test_probe_believes_only_what_it_reads(tmp_path: Path, monkeypatch: pytest.M
         directio.probe(tmp_path, Io.BUFFERED)
 
 
+@pytest.mark.pain("D13")
 def test_probe_refuses_what_cannot_punch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filesystem that cannot or does not give holes back is refused with that reason."""
     monkeypatch.setattr(directio, "punch", lambda *_: None)

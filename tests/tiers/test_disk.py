@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kvwise.testing.codecs import Deflate
 from kvwise.testing.tiers import Medium, VerifyingTierSuite
 from kvwise.tiers.directio import Io
 from tests.tiers.media import Files
 
 
+@pytest.mark.pain("W2", "W13", "C7", "D1", "D9")
 class TestDirect(VerifyingTierSuite):
     """Direct I/O where the test directory takes it."""
 

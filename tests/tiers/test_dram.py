@@ -39,6 +39,7 @@ class ArenaTier:
     """The arena as a tier: pages handed out by the brain's own free list, bytes by copying."""
 
     name = "arena"
+    down: Sequence[str] = ()
 
     def __init__(self, capacity_bytes: int) -> None:
         self.arena = Arena.create(ArenaShape.of(capacity_bytes // PAGE, PAGE))
@@ -161,6 +162,7 @@ def arena() -> Iterator[Arena]:
     arena.close()
 
 
+@pytest.mark.pain("M4")
 def test_memory_is_taken_when_it_is_used() -> None:
     """A large arena costs nothing at first, and what was written after that."""
     arena = Arena.create(ArenaShape.of(4 * GIB // PAGE, PAGE), huge_pages=False)
@@ -370,6 +372,7 @@ def test_attaching_to_something_smaller_is_refused() -> None:
         os.fstat(fd)
 
 
+@pytest.mark.pain("M5")
 def test_nothing_stays_after_sigkill() -> None:
     """The memory has no name in any directory, so a killed process leaves nothing behind."""
     code = (

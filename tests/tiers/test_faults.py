@@ -65,6 +65,7 @@ def broken_punch(*_: int) -> None:
 # --- full ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.pain("W1", "D8")
 @pytest.mark.parametrize("room_bytes", [0, 4096, 104_448, 110_000, 250_000])
 def test_medium_full_in_the_middle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int
@@ -134,6 +135,7 @@ def test_write_that_fails_after_any_block(
         shutil.rmtree(tmp_path / "killed")
 
 
+@pytest.mark.pain("D3")
 def test_watermark_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A put that would leave the filesystem with less than its minimum is FULL."""
     real = os.statvfs
@@ -235,6 +237,7 @@ def test_failed_write_that_cannot_be_taken_back_stays_counted(
     again.close()
 
 
+@pytest.mark.pain("D7")
 def test_every_directory_down_is_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing left to write to, puts fail as I/O and not as a full cache."""
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
@@ -313,6 +316,7 @@ def test_removed_directory_is_given_up(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("C7")
 def test_one_bad_sector_harms_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read error in the middle of a run fails the object it is in; the neighbours load."""
     files = Files((tmp_path,))

@@ -99,6 +99,7 @@ def test_a_disk_that_is_full(small: Path, min_free_bytes: int) -> None:
     tier.close()
 
 
+@pytest.mark.pain("D3")
 def test_a_disk_that_somebody_else_fills(small: Path) -> None:
     """Without a block left, puts and footers are refused, and everything stored stays whole."""
     files = Files((small,))

@@ -50,6 +50,7 @@ def keys(*numbers: int) -> set[bytes]:
     return {key_of(number) for number in numbers}
 
 
+@pytest.mark.pain("D10")
 def test_a_second_opener_is_refused(tmp_path: Path) -> None:
     """A directory belongs to one process at a time, and is free again after close."""
     files = Files((tmp_path,))
@@ -99,6 +100,7 @@ def test_a_refused_directory_is_not_locked(tmp_path: Path, monkeypatch: pytest.M
     tier.close()
 
 
+@pytest.mark.pain("S3")
 def test_only_the_owner_can_read(tmp_path: Path) -> None:
     """What is cached tells what was asked: directory and files are closed to others."""
     tier = Files((tmp_path / "new",)).open(CAPACITY_BYTES)
@@ -151,6 +153,7 @@ def test_nothing_but_the_payload_reaches_the_disk(tmp_path: Path) -> None:
     assert path.read_bytes()[start + 4096 + 5000 :] == bytes(2 * 4096 - 5000)
 
 
+@pytest.mark.pain("D11")
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     """Files that are not ours stay; a probe that a killed process left goes."""
     for name in ("notes.txt", "segment-1.kvw", "segment-00000001.kvw.bak", "probe-77.tmp"):
@@ -211,6 +214,7 @@ def test_new_life_new_segment(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("D5")
 def test_old_bytes_count_before_the_scan(tmp_path: Path) -> None:
     """What lies on the disk counts against the cap even when nobody has scanned yet."""
     files = Files((tmp_path,))
@@ -235,6 +239,7 @@ def test_scan_is_for_the_start(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("W13")
 @pytest.mark.parametrize("keep_bytes", [0, 1, 4095, 4096, 8192, 50_000, 102_399])
 def test_torn_tail_is_dropped(tmp_path: Path, keep_bytes: int) -> None:
     """A last frame that was cut off is not found, and takes no space after the scan."""
@@ -286,6 +291,7 @@ def test_payload_that_looks_like_a_header(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.pain("D11")
 def test_segment_of_pure_noise_goes(tmp_path: Path) -> None:
     """A file with our name and nothing of ours in it is removed."""
     (tmp_path / "segment-00000005.kvw").write_bytes(content(1, 3 * MIB + 77))
@@ -420,6 +426,7 @@ def whole_frame(number: int) -> bytes:
     return (frame.pack(header) + data).ljust(header.frame_bytes, b"\0")
 
 
+@pytest.mark.pain("D6")
 @given(
     st.lists(
         st.tuples(st.sampled_from(["frame", "noise", "magic", "hole"]), st.integers(1, 4)),

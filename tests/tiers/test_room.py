@@ -91,6 +91,7 @@ def test_a_directory_that_comes_back_does_not_catch_up(
     assert Counter(numbers) == {0: 5, 1: 5}
 
 
+@pytest.mark.pain("D2")
 def test_promises_count_against_the_cap(tmp_path: Path) -> None:
     """Room that was taken and not used yet is not given twice."""
     with rooms(tmp_path, 2, capacity_bytes=3 * MIB) as (room, directories):
@@ -107,6 +108,7 @@ def test_promises_count_against_the_cap(tmp_path: Path) -> None:
         assert room.free_bytes > 0
 
 
+@pytest.mark.pain("D3")
 def test_promises_count_against_the_watermark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

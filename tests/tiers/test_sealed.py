@@ -86,6 +86,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.pain("D6")
 def test_a_closed_segment_is_found_by_its_footer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,17 @@ def version(port: int) -> str:
         return str(json.loads(_succeeded(connection).read())["version"])
 
 
+def metrics(port: int) -> str:
+    """The engine's counters, as Prometheus reads them.
+
+    Raises:
+        EngineError: the engine did not say.
+    """
+    with _connection(port) as connection:
+        connection.request("GET", "/metrics")
+        return _succeeded(connection).read().decode()
+
+
 def forget(port: int) -> None:
     """Empty the engine's own prefix cache; what kvwise holds stays.
 

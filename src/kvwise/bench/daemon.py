@@ -1,4 +1,4 @@
-"""Owns the cache daemon of the demo: `kvwise serve` as a user starts it, and a client to ask it.
+"""Owns a cache daemon for benches: `kvwise serve` as a user starts it, and a client to ask it.
 
 It holds no data itself. Stopping it writes what was deferred, as for any user.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -32,19 +32,21 @@ class DaemonOptions:
 
     Attributes:
         socket: where it listens; a short path.
-        disk: directory of its disk tier.
         dram_bytes: memory for its arena.
-        disk_bytes: cap on its disk tier.
-        event_log: file that records its events.
         log: file that gets its output.
+        disk: directory of its disk tier; None for none.
+        disk_bytes: cap on its disk tier.
+        event_log: file that records its events; None for none.
+        settings: environment variables with more settings.
     """
 
     socket: Path
-    disk: Path
     dram_bytes: int
-    disk_bytes: int
-    event_log: Path
     log: Path
+    disk: Path | None = None
+    disk_bytes: int = 0
+    event_log: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Daemon:
@@ -62,10 +64,13 @@ class Daemon:
             SetupError: it ended or was not ready in time; the message says where its log is.
         """
         command = [sys.executable, "-m", "kvwise", "serve", "--socket", str(options.socket)]
-        command += ["--dram", str(options.dram_bytes), "--disk", str(options.disk)]
-        command += ["--disk-size", str(options.disk_bytes), "--metrics", ""]
-        command += ["--event-log", str(options.event_log)]
-        child = Child("kvwise serve", command, log=options.log, env=os.environ, stop_s=STOP_S)
+        command += ["--dram", str(options.dram_bytes), "--metrics", ""]
+        if options.disk is not None:
+            command += ["--disk", str(options.disk), "--disk-size", str(options.disk_bytes)]
+        if options.event_log is not None:
+            command += ["--event-log", str(options.event_log)]
+        env = os.environ | options.settings
+        child = Child("kvwise serve", command, log=options.log, env=env, stop_s=STOP_S)
         daemon = cls(child, options)
         try:
             child.wait_until(

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.measure import Bench, Phase, each, interleaved
 from kvwise.bench.page import render
 from kvwise.bench.places import SetupError
-from kvwise.bench.progress import Progress
+from kvwise.bench.progress import Progress, Steps
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.result import Replay, Report, Setting, conclude
 from kvwise.bench.server import BLOCK_TOKENS, STEP_TOKENS, Engine, EngineOptions
@@ -33,6 +33,7 @@ from kvwise.errors import CacheUnavailable, EngineError
 from kvwise.live.events import replay
 from kvwise.units import GIB, MIB, format_size
 
+STEPS = 7
 DOCUMENTS = 6
 REPEATS = 2
 """How often each document is asked from the quick sources; the slow ones are asked once."""
@@ -70,7 +71,7 @@ class _Run:
     """What a run has at hand."""
 
     options: DemoOptions
-    progress: Progress
+    progress: Steps
     bench: Bench
     stack: ExitStack
     engine_options: EngineOptions
@@ -81,9 +82,7 @@ class _Run:
         old = self.daemon_options
         log = self.options.out / f"events-{life}.kvlog"
         log.unlink(missing_ok=True)
-        options = DaemonOptions(
-            old.socket, old.disk, old.dram_bytes, old.disk_bytes, event_log=log, log=old.log
-        )
+        options = replace(old, event_log=log)
         daemon = self.stack.enter_context(Daemon.start(options, self.progress))
         self.progress.done(f"cache daemon, {'first' if life == 1 else 'second'} life")
         return daemon
@@ -108,15 +107,18 @@ def run_demo(options: DemoOptions, progress: Progress) -> Report:
     """
     started, started_s = datetime.now(UTC), time.monotonic()
     _require_room(options)
-    python = ensure_engine(progress)
-    model = ensure_smollm2(python, progress)
-    facts = machine.describe(options.out)
-    with _prepared(options, progress, python, model) as run:
+    facts = machine.describe(options.out)  # before anything of ours makes it busy
+    steps = Steps(progress, STEPS)
+    steps.next("an engine and a model, installed once")
+    python = ensure_engine(steps)
+    model = ensure_smollm2(python, steps)
+    with _prepared(options, steps, python, model) as run:
         try:
             engine = _measure(run)
         except (EngineError, CacheUnavailable) as error:
             error.add_note(f"engine.log and daemon.log in {options.out} tell more")
             raise
+    steps.next("replaying what the daemon heard, and the report")
     replays = [_replayed(path) for path in sorted(options.out.glob("events-[0-9].kvlog"))]
     setting = Setting(
         version=kvwise.__version__,
@@ -157,9 +159,7 @@ def _arena_bytes(options: DemoOptions) -> int:
 
 
 @contextmanager
-def _prepared(
-    options: DemoOptions, progress: Progress, python: Path, model: Path
-) -> Iterator[_Run]:
+def _prepared(options: DemoOptions, progress: Steps, python: Path, model: Path) -> Iterator[_Run]:
     """Fresh places for sockets, logs and the disk tier; everything started in them ends here."""
     out = options.out.resolve()
     size_bytes = _arena_bytes(options)
@@ -210,16 +210,20 @@ def _alone(out: Path) -> Iterator[None]:
 def _measure(run: _Run) -> dict[str, Any]:
     """Take every measurement, and say what engine it was."""
     bench, progress = run.bench, run.progress
+    progress.next("a cache daemon and an engine, which takes up to a minute")
     daemon, engine = run.start_daemon(1), run.start_engine()
     facts = _engine_facts(engine)
     warm = _warm_up(run, engine)
+    progress.next("opening conversations about long documents")
     for number in range(run.options.documents):
         progress.now(f"opening conversation {number + 1} of {run.options.documents}")
         bench.talks.append(open_talk(engine.port, number))
+    progress.next("computing, and loading from the engine's own cache and from memory")
     each(bench, engine.port, Phase.FIRST_VISIT)
     interleaved(bench, engine.port, REPEATS)
     progress.done("computed, loaded from the engine's own cache, loaded from memory")
 
+    progress.next("restarting the engine, and loading from memory")
     _wait_written(run, daemon)
     engine.stop()
     engine = run.start_engine()
@@ -228,6 +232,7 @@ def _measure(run: _Run) -> dict[str, Any]:
     progress.done("loaded from memory, engine restarted")
 
     run.collect(daemon)
+    progress.next("restarting the daemon, and loading from disk")
     _wait_written(run, daemon)
     daemon.stop()
     daemon = run.start_daemon(2)

@@ -65,6 +65,8 @@ class _Run:
         """Where pip is, for a person."""
         if not self.installing and self.total == 1:
             return f"fetching {self.package}"
+        if not self.installing and not self.seen:
+            return f"fetching {self.total} packages"
         if not self.installing:
             return f"fetching {self.seen} of {self.total} packages: {self.package}"
         if self.site is None:

@@ -23,6 +23,10 @@ class Progress(Protocol):
         """Report a finished step in a line that stays."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say something that a person should know before it happens, in a line that stays."""
+        ...
+
 
 class Terminal:
     """Progress on a terminal: a spinner with the time it has taken; plain lines in a log file."""
@@ -55,6 +59,36 @@ class Terminal:
         """Report a finished step in a line that stays."""
         self._line(f"[green]ok[/green] {escape(text)}")
 
+    def note(self, text: str) -> None:
+        """Say something that a person should know before it happens, in a line that stays."""
+        self._line(f"   {escape(text)}")
+
     def _line(self, markup: str) -> None:
         """Print one line, not broken at a terminal's width: it may hold a path to copy."""
         self._console.print(markup, highlight=False, soft_wrap=True)
+
+
+class Steps:
+    """Progress of work in a known number of steps: it says which of them is under way."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._at = 0
+
+    def next(self, title: str) -> None:
+        """Begin the next step."""
+        self._at += 1
+        self._progress.note(f"step {self._at} of {self._total}: {title}")
+
+    def now(self, text: str) -> None:
+        """Show what is happening at this moment, and in which step."""
+        self._progress.now(f"{self._at} of {self._total}: {text}")
+
+    def done(self, text: str) -> None:
+        """Report something finished in a line that stays."""
+        self._progress.done(text)
+
+    def note(self, text: str) -> None:
+        """Say something in a line that stays."""
+        self._progress.note(text)

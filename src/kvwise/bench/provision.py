@@ -71,23 +71,32 @@ def ensure_engine(progress: Progress) -> Path:
         return Path(chosen)
     folder = engine_folder()
     if not finished(folder):
+        progress.note(f"installs vLLM for the CPU, about 2.5 GiB under {cache_root()}, once")
         fill_once(folder, ENGINE_BYTES, progress, lambda place: _install_engine(place, progress))
         progress.done(f"installed the engine in {folder}")
     return folder / "bin" / "python"
 
 
 def _install_engine(folder: Path, progress: Progress) -> None:
-    """Make the virtual environment and install the pinned packages in it."""
+    """Make the virtual environment that has the engine."""
+    install_pins(folder, _data(_LOCK), progress)
+
+
+def install_pins(folder: Path, lock: Path, progress: Progress) -> None:
+    """Make a virtual environment and install the packages of a lock file in it, and no others.
+
+    Raises:
+        SetupError: it could not be done; the message says what to do.
+    """
     progress.now("making a virtual environment")
     _run([sys.executable, "-m", "venv", str(folder)], _VENV_DEADLINE_S, "python -m venv")
-    lock = _data(_LOCK)
     pins = [line for line in lock.read_text().splitlines() if "==" in line]
     python = folder / "bin" / "python"
     site = next((folder / "lib").glob("python3*/site-packages"))
     arguments = ["install", "--no-deps", "--progress-bar", "off"]
     # torch comes first: an index without its CPU build shows before anything else is fetched.
-    torch = next(pin for pin in pins if pin.startswith("torch=="))
-    run_pip(python, [*arguments, torch], total=1, site=None, progress=progress)
+    for torch in (pin for pin in pins if pin.startswith("torch==")):
+        run_pip(python, [*arguments, torch], total=1, site=None, progress=progress)
     everything = [*arguments, "-r", str(lock)]
     run_pip(python, everything, total=len(pins), site=site, progress=progress)
 
@@ -100,6 +109,7 @@ def ensure_smollm2(engine_python: Path, progress: Progress) -> Path:
     """
     folder = model_folder()
     if not finished(folder):
+        progress.note(f"fetches SmolLM2-135M-Instruct, about 260 MiB under {cache_root()}, once")
         fill_once(
             folder, MODEL_BYTES, progress, lambda place: _make_model(place, engine_python, progress)
         )

@@ -78,6 +78,7 @@ class Report:
     speedup: dict[str, float]
     goals: list[Goal]
     problems: list[str]
+    warnings: list[str]
     rows: list[Row]
     replays: list[Replay]
 
@@ -97,6 +98,7 @@ class Report:
                     "speedup": self.speedup,
                     "goals": self.goals,
                     "problems": self.problems,
+                    "warnings": self.warnings,
                     "prefix_tokens": self.prefix_tokens,
                     "kvwise": self.setting.version,
                     "engine": self.setting.engine,
@@ -140,6 +142,7 @@ def conclude(
         },
         goals=_goals(ttft_ms),
         problems=[*unequal, *_wrong_sources(rows), *_bad_replays(replays)],
+        warnings=_busy(setting.machine),
         rows=rows,
         replays=replays,
     )
@@ -212,6 +215,15 @@ def _wrong_sources(rows: list[Row]) -> list[str]:
             tiers = " and ".join(decision.tiers) if decision else "nowhere that it knows of"
             wrong.append(f"{sample.name}: kvwise loaded from {tiers or 'nowhere'}, not {source}")
     return wrong
+
+
+def _busy(facts: dict[str, Any]) -> list[str]:
+    """A warning when others were using the machine before the run began."""
+    load, cores = facts.get("load_average", 0), facts.get("cores", 1)
+    if load <= cores:
+        return []
+    text = f"the machine was busy before the run began (load average {load:g} on {cores} cores)"
+    return [f"{text}: times are longer then, and vary more"]
 
 
 def _bad_replays(replays: list[Replay]) -> list[str]:

@@ -23,6 +23,7 @@ STOP_S = 25
 
 _SHUTDOWN_TIMEOUT_S = 15
 _KV_SPACE_GIB = 2
+_CORES = "VLLM_CPU_OMP_THREADS_BIND"
 BLOCK_TOKENS = 32
 _CONTEXT_TOKENS = 4096
 _SEQUENCES = 4
@@ -39,12 +40,15 @@ class EngineOptions:
         model: checkpoint folder.
         folder: where the server may put its log and its view of the kvwise package.
         cache: kvwise's own settings, handed to the connector; None runs without a connector.
+        cores: cores that it computes on; None leaves the choice to vLLM, which takes one core fewer
+            when it has no connector.
     """
 
     python: Path
     model: Path
     folder: Path
     cache: dict[str, Any] | None
+    cores: list[int] | None = None
 
 
 class Engine:
@@ -78,6 +82,11 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def session(self) -> int:
+        """Id of the session that all its processes are in."""
+        return self._child.pid
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache; what kvwise holds stays."""
@@ -119,8 +128,10 @@ def _arguments(options: EngineOptions, port: int) -> list[str]:
 
 def _environment(options: EngineOptions) -> dict[str, str]:
     """The server's environment: offline, silent, and able to import kvwise."""
+    bound = {} if options.cores is None else {_CORES: ",".join(map(str, options.cores))}
     return {
         **os.environ,
+        **bound,
         "PYTHONPATH": str(overlay(options.folder)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

@@ -5,10 +5,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 
 from __future__ import annotations
 
-import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
@@ -83,11 +82,6 @@ def group() -> None:
     kvwise keeps the KV cache that an engine would throw away, in memory and on disk,
     and loads it back only where that is faster than computing it again.
     """
-
-
-def main() -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`kvwise bench`: one subcommand per bench, imported when it is used. It measures nothing itself."""
+"""`kvwise bench`: one subcommand per bench, imported when used. It measures nothing itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import click
 
 from kvwise.errors import ConfigError
 
-BENCHES: Final[dict[str, str]] = {}
+BENCHES: Final[dict[str, str]] = {
+    "soak": "A daemon under abuse, for minutes or days: wrong bytes, leaks, pins.",
+    "engine": "what kvwise costs cold requests on a real engine, and what its hits bring",
+    "peers": "kvwise beside LMCache, Mooncake Store and NIXL on this machine.",
+}
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
 

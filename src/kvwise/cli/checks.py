@@ -12,21 +12,20 @@ import resource
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from kvwise.config import Config, split_address
-from kvwise.units import GIB, KIB, MIB, format_size
+from kvwise.host import Host, control_group_limits, meminfo
+from kvwise.units import GIB, MIB, format_size
 
 PYTHON_MIN = (3, 11)
 OPEN_FILES_SPARE = 256
 """Descriptors for connections, the arena, logs and libraries, beside segment files."""
 SHM_BYTES_WANTED = GIB
 """vLLM's tensor-parallel workers pass messages there; a container's 64 MiB are too few."""
-UNLIMITED_BYTES = 1 << 60
-"""Version 1 control groups write "no limit" as a number near 2**63."""
 
 
 class Grade(Enum):
@@ -45,27 +44,13 @@ class Finding:
         name: what was looked at.
         grade: how good it is.
         seen: what is there, in words and numbers.
-        advice: what to do; empty when nothing needs doing.
+        advice: what to do, commands between backticks; empty when nothing needs doing.
     """
 
     name: str
     grade: Grade
     seen: str
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine as its files show it; `root` is another folder only in tests."""
-
-    root: Path = Path("/")
-
-    def read(self, path: str) -> str:
-        """The text of a file, or nothing when it cannot be read."""
-        try:
-            return (self.root / path.lstrip("/")).read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +124,6 @@ def check_memory(case: Case) -> Finding:
     return Finding("memory", Grade.OK, seen)
 
 
-def meminfo(host: Host, name: str) -> int:
-    """One line of /proc/meminfo in bytes, 0 when it is not there."""
-    for line in host.read("/proc/meminfo").splitlines():
-        label, _, value = line.partition(":")
-        if label == name:
-            return int(value.split()[0]) * (KIB if value.endswith("kB") else 1)
-    return 0
-
-
-def control_group_limits(host: Host) -> Iterator[int]:
-    """Memory limits of this process's control groups and their parents, both versions."""
-    for line in host.read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
-        file = "memory.limit_in_bytes" if controllers else "memory.max"
-        for group in (Path(path), *Path(path).parents):
-            text = host.read(f"{base}/{str(group).strip('/')}/{file}")
-            if text.isdigit() and int(text) < UNLIMITED_BYTES:
-                yield int(text)
-
-
 def check_huge_pages(case: Case) -> Finding:
     """The arena can be backed by huge pages, which saves address translations while copying."""
     wanted = case.config.dram.hugepages
@@ -176,8 +138,8 @@ def check_huge_pages(case: Case) -> Finding:
     if reachable:
         return Finding("huge pages", Grade.OK, seen)
     advice = (
-        "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, "
-        f"or sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}"
+        "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`, "
+        f"or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"
     )
     if wanted == "on":
         return Finding("huge pages", Grade.FAIL, seen, f"{advice}; or set dram.hugepages = auto")
@@ -199,7 +161,9 @@ def check_open_files(case: Case) -> Finding:
     seen = f"limit {soft}, at most {needed} needed"
     if soft != resource.RLIM_INFINITY and soft < needed:
         grade = Grade.FAIL if hard != resource.RLIM_INFINITY and hard < needed else Grade.WARN
-        advice = f"ulimit -n {needed}, LimitNOFILE={needed} for a service, or raise disk.segment"
+        advice = (
+            f"`ulimit -n {needed}`, `LimitNOFILE={needed}` for a service, or raise disk.segment"
+        )
         return Finding("open files", grade, seen, advice)
     return Finding("open files", Grade.OK, seen)
 
@@ -215,7 +179,7 @@ def check_shared_memory(case: Case) -> Finding:
     size = found.f_frsize * found.f_blocks
     seen = f"/dev/shm has {format_size(size)}; the engine's, kvwise uses none"  # noqa: S108
     if size < SHM_BYTES_WANTED:
-        advice = "for tensor parallelism give the container more: --shm-size=1g or --ipc=host"
+        advice = "for tensor parallelism give the container more: `--shm-size=1g` or `--ipc=host`"
         return Finding("shared memory", Grade.WARN, seen, advice)
     return Finding("shared memory", Grade.OK, seen)
 
@@ -231,7 +195,7 @@ def check_socket(case: Case) -> Finding:
         advice = "set serve.socket to a path in a directory of your own"
         return Finding("socket", Grade.FAIL, f"{folder} cannot be written", advice)
     if folder == path.parent and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        advice = f"chmod 700 {folder}, or set serve.socket to a path in a directory of your own"
+        advice = f"`chmod 700 {folder}`, or set serve.socket to a path in a directory of your own"
         return Finding("socket", Grade.WARN, f"{folder} can be written by other users", advice)
     return Finding("socket", Grade.OK, f"{path}: free, no daemon is running")
 

@@ -86,6 +86,8 @@ def _show(report: Report, out: Path, console: Console) -> None:
         mark = "[green]met[/green]" if goal.met else "[yellow]missed[/yellow]"
         measured = f"{goal.measured:g}, goal {goal.target:g}"
         console.print(f"{mark}: {goal.text}: {measured}", highlight=False)
+    for warning in report.warnings:
+        console.print(f"note: {escape(warning)}", highlight=False)
     for problem in report.problems:
         console.print(f"[yellow]problem[/yellow]: {escape(problem)}", highlight=False)
     files = f"{out / 'report.html'}, {out / 'report.json'}"

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvwise.cli.checks import Case, Finding, Grade, Host
+from kvwise.cli.checks import Case, Finding, Grade
 from kvwise.errors import ConfigError
+from kvwise.host import Host
 from kvwise.tiers.directio import Io, probe
 from kvwise.units import format_size
 
@@ -44,7 +45,7 @@ def check_folder(path: Path, host: Host) -> Finding:
     if path.exists() and not path.is_dir():
         return Finding(name, Grade.FAIL, f"{path} is not a directory", "choose another path")
     if not os.access(place, os.W_OK | os.X_OK):
-        advice = f"as root: install -d -m 700 -o {os.getuid()} {path}"
+        advice = f"as root: `install -d -m 700 -o {os.getuid()} {path}`"
         return Finding(name, Grade.FAIL, f"{place} cannot be written by this user", advice)
     seen = f"{path} on {kind}" if place == path else f"{path} will be created, on {kind}"
     if kind in IN_MEMORY:
@@ -57,7 +58,7 @@ def check_folder(path: Path, host: Host) -> Finding:
         advice = "that is the container's own layer: mount a volume there"
         return Finding(name, Grade.WARN, seen, advice)
     if place == path and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        advice = f"chmod 700 {path}: what is cached tells what was asked"
+        advice = f"`chmod 700 {path}`: what is cached tells what was asked"
         return Finding(name, Grade.WARN, f"{seen}, open to other users", advice)
     return Finding(name, Grade.OK, seen)
 

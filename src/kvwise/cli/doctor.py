@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,9 @@ from kvwise.cli.disk_checks import check_disk
 from kvwise.cli.engine_checks import check_engine, check_gpu
 
 COLOURS = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+FLAGS = {"dram.size": "--dram", "disk.paths": "--disk", "disk.size": "--disk-size"}
+ARROW = "      -> "
+INDENT = " " * len(ARROW)
 EPILOG = """\b
 Examples:
   kvwise doctor
@@ -65,7 +68,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     """
     given = {"dram.size": dram, "disk.paths": disk or None, "disk.size": disk_size}
     overrides = {name: value for name, value in given.items() if value is not None}
-    case = Case(config.load(file, overrides), engine_python=engine_python)
+    case = Case(config.load(file, overrides, flags=FLAGS), engine_python=engine_python)
     findings = list(examine(case))
     if as_json:
         click.echo(msgspec.json.encode(report(findings)))
@@ -95,15 +98,27 @@ def report(findings: list[Finding]) -> dict[str, object]:
 
 def show(findings: list[Finding], console: Console) -> None:
     """The findings for a person to read; words, not colours, carry the meaning."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")  # a path is broken, never cut off
+    names = max(len(found.name) for found in findings)
     for found in findings:
-        lines = Text(found.seen)
-        if found.advice:
-            lines.append(f"\n-> {found.advice}")
-        table.add_row(Text(found.grade.value, COLOURS[found.grade]), found.name, lines)
-    console.print(Padding(table, (0, 0, 1, 0)))
+        row = Table.grid(padding=(0, 2))
+        row.add_column(width=max(len(grade.value) for grade in Grade))
+        row.add_column(width=names)
+        row.add_column(overflow="fold")  # a path is broken, never cut off
+        row.add_row(Text(found.grade.value, COLOURS[found.grade]), found.name, Text(found.seen))
+        console.print(row)
+        for line in hint_lines(found.advice, console.width):
+            console.print(line, markup=False, soft_wrap=True)
     counts = Counter(found.grade for found in findings)
+    console.print()
     console.print(", ".join(f"{counts[grade]} {grade.value}" for grade in Grade))
+
+
+def hint_lines(advice: str, width: int) -> list[str]:
+    """Advice in lines of a width; a command is never broken, so that it can be copied."""
+    lines: list[str] = []
+    for word in re.findall(r"(?:`[^`]*`|[^\s`])+", advice):
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"{INDENT if lines else ARROW}{word}")
+    return lines

@@ -53,12 +53,12 @@ def check_engine(case: Case) -> Finding:
         return Finding(name, Grade.FAIL, f"{python}: {error}", advice)
     if not answer.vllm:
         grade = Grade.OK if case.engine_python is None else Grade.FAIL
-        advice = "" if case.engine_python is None else f"{python} -m pip install vllm"
+        advice = "" if case.engine_python is None else f"`{python} -m pip install vllm`"
         seen = "no vLLM in this environment; --engine-python PATH looks into another one"
         return Finding(name, grade, seen if not advice else f"no vLLM for {python}", advice)
     seen = f"vLLM {answer.vllm}, torch {answer.torch or 'missing'}"
     if answer.missing:
-        advice = f"{python} -m pip install {' '.join(answer.missing)}"
+        advice = f"`{python} -m pip install {' '.join(answer.missing)}`"
         return Finding(name, Grade.FAIL, f"{seen}, without {', '.join(answer.missing)}", advice)
     span = f"{'.'.join(map(str, VLLM_FIRST))} to {'.'.join(map(str, VLLM_LAST))}"
     found = release(answer.vllm)
@@ -77,7 +77,7 @@ def check_gpu(case: Case) -> Finding:
         return Finding("gpu", Grade.OK, "no NVIDIA driver; the engine computes on the CPU")
     found = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", driver)
     seen = f"NVIDIA driver {found[0] if found else 'of unknown version'}"
-    advice = "run bench/gpu_check.sh first: the CUDA copy path has not run on a GPU yet"
+    advice = "run `bench/gpu_check.sh` first: the CUDA copy path has not run on a GPU yet"
     return Finding("gpu", Grade.WARN, seen, advice)
 
 

@@ -9,7 +9,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +19,7 @@ import click
 import kvwise
 from kvwise import config as configuration
 from kvwise.config import Config
+from kvwise.errors import ConfigError
 from kvwise.live.daemon import Daemon
 from kvwise.live.node import Node
 from kvwise.live.place import SocketPlace
@@ -39,8 +41,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 _log = logging.getLogger("kvwise")
 
 
-SETTINGS = "settings"
-"""Where options that are settings gather, in click's context."""
+SETTINGS, FLAGS = "settings", "flags"
+"""Where options that are settings gather in click's context, and by which flag each was given."""
 
 
 def _setting(flag: str, name: str, text: str, *, multiple: bool = False) -> Decorator:
@@ -50,6 +52,7 @@ def _setting(flag: str, name: str, text: str, *, multiple: bool = False) -> Deco
         del parameter
         if value is not None and value != ():
             ctx.meta.setdefault(SETTINGS, {})[name] = value
+            ctx.meta.setdefault(FLAGS, {})[name] = flag
 
     return click.option(flag, expose_value=False, callback=note, multiple=multiple, help=text)
 
@@ -84,7 +87,8 @@ def command(
     can attach to it. It stops on SIGTERM or Ctrl-C after writing what was deferred;
     a second signal stops it at once.
     """
-    config = configuration.load(path, ctx.meta.get(SETTINGS, {}))
+    given, flags = ctx.meta.get(SETTINGS, {}), ctx.meta.get(FLAGS, {})
+    config = configuration.load(path, given, flags=flags)
     if print_config:
         click.echo(configuration.render(config), nl=False)
         return
@@ -102,10 +106,12 @@ def serve(config: Config, *, exit_when_idle: bool, as_json: bool) -> None:
     place = SocketPlace(Path(config.socket_path), wait_s=SUCCESSION_S if exit_when_idle else 0.0)
     metrics: MetricsServer | None = None
     try:
-        node = Node(config)
+        with _starting_threads():
+            node = Node(config)
         try:
             if config.serve.metrics:
-                metrics = MetricsServer(config.serve.metrics, node.latencies, node.status)
+                with _starting_threads():
+                    metrics = MetricsServer(config.serve.metrics, node.latencies, node.status)
             linger_s = config.serve.linger_s if exit_when_idle else None
             daemon = Daemon(node, place, linger_s=linger_s)
             _stop_on_signals(daemon)
@@ -121,6 +127,24 @@ def serve(config: Config, *, exit_when_idle: bool, as_json: bool) -> None:
     finally:
         place.close()
     _log.info("stopped")
+
+
+@contextmanager
+def _starting_threads() -> Iterator[None]:
+    """Say what it means when the kernel gives no thread.
+
+    Raises:
+        ConfigError: it gave none.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        raise ConfigError(
+            "no thread can be started: a limit of this user, service or container is reached; "
+            "hint: raise ulimit -u, TasksMax= or --pids-limit"
+        ) from error
 
 
 def _stop_on_signals(daemon: Daemon) -> None:

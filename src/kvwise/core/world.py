@@ -13,6 +13,7 @@ from kvwise.errors import BugError
 
 DEVICE_RATE_BYTES_PER_S = 4e9
 DEVICE_LATENCY_S = 2e-4
+SPACES_MAX = 4096
 LEASES_MAX = 8192
 RECORDS_MAX = 1024
 
@@ -97,6 +98,10 @@ class World:
     def name(self, tier: int) -> str:
         """The name of a tier."""
         return self.config.tiers[tier].name
+
+    def is_full(self, digest: bytes) -> bool:
+        """Whether this namespace would be one too many."""
+        return digest not in self._space_of and len(self.spaces) >= SPACES_MAX
 
     def meet(self, digest: bytes, label: str, raw_bytes: int) -> Space:
         """The namespace of a digest, made when it is new."""

@@ -50,6 +50,7 @@ class CopyPlan:
 
     Copies are ordered layer by layer: those of layer k are `bounds[k]` up to `bounds[k + 1]`.
     Neighbours that continue each other on both sides are already joined within a layer.
+    A plan made whole is one layer to whoever carries it out, in the order of the objects.
     """
 
     device: Addresses
@@ -136,22 +137,23 @@ class Planner:
         """Columns of `Chunks.blocks`."""
         return self._groups * self._blocks_per_chunk
 
-    def plan(self, chunks: Chunks, arena_address: int) -> CopyPlan:
-        """The copies of `chunks` between this device and the arena at `arena_address`."""
+    def plan(self, chunks: Chunks, arena_address: int, *, whole: bool = False) -> CopyPlan:
+        """The copies of `chunks` between this device and the arena at `arena_address`.
+
+        `whole` is for a job that nobody waits for layer by layer: object after object, which is
+        the order of the arena.
+        """
         blocks = chunks.blocks[:, self._column]
         arena = chunks.pages[:, self._page] * self._page_bytes + (self._in_page + arena_address)
         device = blocks * self._stride + (self._address + self._in_block)
-        layer = np.broadcast_to(self._layer, blocks.shape)
-        size = np.broadcast_to(self._size, blocks.shape)
-        kept = np.flatnonzero(blocks.ravel() != SKIP)
-        order = kept[np.argsort(layer.ravel()[kept], kind="stable")]
-        return _joined(
-            device.ravel()[order],
-            arena.ravel()[order],
-            size.ravel()[order],
-            layer.ravel()[order],
-            layers=self._layers,
-        )
+        layer = np.broadcast_to(np.int64(0) if whole else self._layer, blocks.shape).ravel()
+        size = np.broadcast_to(self._size, blocks.shape).ravel()
+        columns: tuple[Addresses, ...] = (device.ravel(), arena.ravel(), size, layer)
+        if not whole or int(chunks.blocks.min(initial=0)) == SKIP:
+            kept = np.flatnonzero(blocks.ravel() != SKIP)
+            order = kept if whole else kept[np.argsort(layer[kept], kind="stable")]
+            columns = tuple(column[order] for column in columns)
+        return _joined(*columns, layers=1 if whole else self._layers)
 
 
 def _check_layers(layout: Layout, layers: Sequence[DeviceLayer]) -> None:

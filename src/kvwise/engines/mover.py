@@ -136,6 +136,7 @@ class _Window:
         self._copier = copier
         self._lock = threading.Lock()
         self._view: memoryview | None = None
+        self._memory: object = None
         self._address = 0
         self._holders = 0
 
@@ -161,16 +162,20 @@ class _Window:
                 self._holders -= bool(address)
 
     def _take(self, lease: int) -> int:
-        """Check the lease first and the mapping second: the check may replace the mapping."""
+        """Check the lease first and the mapping second: the check may replace the mapping.
+
+        Mappings are told apart by identity: a later one may well lie at the address of an earlier.
+        """
         _, failed = self._cache.progress(lease)
         if failed:
             return 0
-        if self._view is None or self._address != self._cache.address:
+        pages = self._cache.pages
+        if pages.obj is not self._memory:
             if self._holders:
                 return 0
-            self._view = self._cache.pages
+            self._view, self._memory = pages, pages.obj
             self._address = self._cache.address
-            self._copier.pin(self._address, self._view.nbytes)
+            self._copier.pin(self._address, pages.nbytes)
         return self._address
 
 
@@ -249,7 +254,7 @@ class Mover:
         """Copy what became ready since the last turn."""
         ready = self._ready(load)
         if not load.ended.is_set() and ready > load.good:
-            self._copy([load], slice(load.good, ready), fence, _nobody)
+            self._copy([load], slice(load.good, ready), fence, None)
         elif not load.ended.is_set():
             time.sleep(POLL_S)
         return not load.ended.is_set()
@@ -277,18 +282,25 @@ class Mover:
         return ready
 
     def _copy(
-        self, loads: Sequence[Load], part: slice, fence: Fence, on_layer: Callable[[int], None]
+        self,
+        loads: Sequence[Load],
+        part: slice,
+        fence: Fence,
+        on_layer: Callable[[int], None] | None,
     ) -> None:
-        """Copy a part of the chunks of each load, then believe only leases that are still good."""
+        """Copy a part of the chunks of each load, then believe only leases that are still good.
+
+        Without `on_layer` nobody waits for layers, and they may come in any order.
+        """
         chunks = Chunks(
             np.concatenate([load.job.chunks.pages[part] for load in loads]),
             np.concatenate([load.job.chunks.blocks[part] for load in loads]),
         )
         begin = now_ns()
         with self._window.hold(loads[0].job.lease) as address:
-            plan = self._planner.plan(chunks, address)
+            plan = self._planner.plan(chunks, address, whole=on_layer is None)
             if address:
-                self._copier.load(plan, fence, on_layer)
+                self._copier.load(plan, fence, on_layer or _nobody)
             failed = [self._window.progress(load.job.lease)[1] for load in loads]
         copy_ns = now_ns() - begin
         for load, lost in zip(loads, failed, strict=True):
@@ -338,7 +350,7 @@ class Mover:
         """Copy to the arena; good only if the pages were ours all the while."""
         begin = now_ns()
         with self._window.hold(job.lease) as address:
-            plan = self._planner.plan(job.chunks, address)
+            plan = self._planner.plan(job.chunks, address, whole=True)
             if address:
                 self._copier.store(plan, fence)
             _, failed = self._window.progress(job.lease)

@@ -21,7 +21,7 @@ import msgspec
 from kvwise.core.words import Decision, Namespace
 from kvwise.errors import CacheUnavailable, ConfigError, ProtocolError
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
-from kvwise.live.leases import split_lease
+from kvwise.live.leases import require_pages, split_lease
 from kvwise.live.link import Link
 from kvwise.live.messages import (
     PROTOCOL,
@@ -248,6 +248,8 @@ class Client:
             reply = self._round(talk, link, self._with_unsent(talk, request), deadline_ns)
         finally:
             talk.lock.release()
+        if isinstance(reply, Grant | Grants):
+            self._require_pages(reply)
         if isinstance(reply, kind):
             return reply
         if isinstance(reply, Problem):
@@ -323,6 +325,19 @@ class Client:
         elif isinstance(reply, Plan | Grant) and reply.lease:
             talk.releases.append(Release(reply.lease, failed=True))
 
+    def _require_pages(self, reply: Grant | Grants) -> None:
+        """Refuse grants of pages that the arena does not have.
+
+        Raises:
+            CacheUnavailable: there are some; nothing that was granted may be used.
+        """
+        count = self._map().arena.shape.page_count
+        try:
+            for grant in [reply] if isinstance(reply, Grant) else reply.grants:
+                require_pages(grant.pages, len(grant.chunks), count)
+        except ProtocolError as error:
+            raise CacheUnavailable(f"the daemon granted what there is not: {error}") from error
+
     # --- what could not be said ---
 
     def _keep(self, talk: _Talk, request: Request) -> None:
@@ -392,6 +407,7 @@ class Client:
         if talk.lock.acquire(blocking=False):
             try:
                 talk.peek_ns = now
+                self._unmap_retired()
                 if talk.link is not None and talk.link.is_dead():
                     self._lost(talk)
                 if talk.link is None:

@@ -84,7 +84,10 @@ class Daemon:
     def __init__(self, node: Node, place: SocketPlace, *, linger_s: float | None = None) -> None:
         """Listen. With `linger_s`, `run` returns so long after the last client left."""
         self._node = node
+        self._place = place
         self._listener = place.listen()
+        self._listens_ns = now_ns()
+        self._lament = ""
         self._linger_s = linger_s
         self._idle_by_ns = deadline_after(FIRST_CLIENT_S)
         self._deaf_until_ns = 0
@@ -123,6 +126,9 @@ class Daemon:
         if not self._node.pump.is_sound:
             raise CacheUnavailable("the brain broke a promise of its own; see the log above")
         now = now_ns()
+        if now - self._listens_ns > LOOK_S * NS_PER_S:
+            self._listens_ns = now
+            self._restore()
         if 0 < self._deaf_until_ns < now:
             self._deaf_until_ns = 0
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -135,6 +141,30 @@ class Daemon:
             elif now > self._idle_by_ns:
                 _log.info("the last client left")
                 self._stopping = True
+
+    def _restore(self) -> None:
+        """Listen again where somebody removed the socket; who is attached is served anyhow."""
+        if self._place.is_intact:
+            return
+        path = self._place.path
+        try:
+            listener = self._place.restore()
+        except ConfigError as error:
+            if self._lament != str(error):
+                self._lament = str(error)
+                _log.warning(
+                    "the socket %s was removed and cannot be put back: %s; attached clients are "
+                    "served, new ones do not find this daemon", path, error
+                )  # fmt: skip
+            return
+        self._lament = ""
+        _log.warning("the socket %s was removed; listening there again", path)
+        if not self._deaf_until_ns:
+            self._selector.unregister(self._listener)
+        self._deaf_until_ns = 0
+        self._listener.close()
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def _woken(self) -> None:
         """Somebody called `stop`."""

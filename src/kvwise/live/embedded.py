@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,15 +114,8 @@ def _spawn(config: Config, path: Path) -> None:
     command = [sys.executable, "-m", "kvwise", "serve", "--json", "--exit-when-idle"]
     command += ["--config", str(settings), "--socket", str(path)]
     log_path = path.with_suffix(".log")
-    with log_path.open("wb") as log:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            env=environment(),
-        )
+    with ThreadPoolExecutor(1, "kvwise-spawn", initializer=_unbind) as spawner:
+        child = spawner.submit(_start, command, log_path).result()
     # Somebody must collect its exit status, whenever that comes.
     threading.Thread(target=child.wait, name="kvwise-embedded", daemon=True).start()
     try:
@@ -133,6 +127,33 @@ def _spawn(config: Config, path: Path) -> None:
         if child.stdout is not None:
             child.stdout.close()
         settings.unlink(missing_ok=True)
+
+
+def _unbind() -> None:
+    """Let this thread, and what it starts, run wherever the process that started ours may.
+
+    The thread of an engine that computes on processors is bound to one core, on which it computes.
+    A daemon that inherited this would hold up every step of that engine, and have one core for all
+    its threads while others are idle.
+    """
+    cores = os.sched_getaffinity(0)
+    with suppress(OSError):  # the process that started ours is out of sight
+        cores |= os.sched_getaffinity(os.getppid())
+    with suppress(OSError):  # not allowed here: then it shares our core
+        os.sched_setaffinity(0, cores)
+
+
+def _start(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    """Start a process that says on its standard output when it is ready."""
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env=environment(),
+        )
 
 
 def _is_ready(child: subprocess.Popen[bytes], timeout_s: float) -> bool:

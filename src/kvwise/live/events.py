@@ -32,11 +32,17 @@ from kvwise.core.world import BrainConfig
 from kvwise.errors import BugError, ConfigError, FrameError
 from kvwise.units import GIB, format_size
 
-MAGIC = b"KVWLOG1\n"
+MAGIC = b"KVWLOG2\n"
+FAMILY = MAGIC[:6]
+"""How the logs of every version begin."""
+
 LOG_BYTES_MAX = GIB
 """Where a log ends: about ten million events."""
 
 RECORD_BYTES_MAX = 64 * 1024 * 1024
+PAGES_MAX = 1 << 26
+"""No arena has more (8 TiB of usual pages): bounds what a hostile header makes a reader hold."""
+
 DIGEST_BYTES = 8
 _HEAD = struct.Struct("<II")
 _HEADER, _FULL = 0, 255
@@ -158,7 +164,7 @@ def _require_log(path: Path) -> None:
                     f"serve.event_log = {str(path)!r} is being written by another daemon; "
                     "hint: name another file"
                 ) from None
-        if found in (b"", MAGIC):
+        if not found or found.startswith(FAMILY):
             return
     raise ConfigError(
         f"serve.event_log = {str(path)!r} exists and is not an event log; hint: name a new file"
@@ -193,6 +199,33 @@ class Verdict:
     version: str
 
 
+UNFIT = (
+    ArithmeticError,
+    AssertionError,
+    BugError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What a brain may answer to an event that no daemon let through, or to a header none wrote."""
+
+
+def fresh_brain(header: Header) -> Brain:
+    """The brain that heard a log's events.
+
+    Raises:
+        FrameError: no daemon could set one up like that.
+    """
+    brain = header.brain
+    try:
+        if brain.tiers[0].capacity_bytes // brain.page_bytes > PAGES_MAX:
+            raise ValueError(f"more than {PAGES_MAX} pages are not believable")
+        return Brain(brain)
+    except UNFIT as error:
+        raise FrameError(f"no brain can be set up as the header says: {error}") from error
+
+
 class Recording:
     """A log being read."""
 
@@ -207,8 +240,13 @@ class Recording:
         self._file = path.open("rb")
         self.complete = True
         try:
-            if self._file.read(len(MAGIC)) != MAGIC:
+            found = self._file.read(len(MAGIC))
+            if not found.startswith(FAMILY):
                 raise FrameError(f"{path} is not a kvwise event log")
+            if found != MAGIC:
+                raise FrameError(
+                    f"{path} was written by another version; hint: replay it with that one"
+                )
             record = self._record()
             if record is None or record[0] != _HEADER:
                 raise FrameError(f"{path} has no header")
@@ -268,15 +306,16 @@ def replay(path: Path) -> tuple[Verdict, Brain]:
     """
     recording = Recording(path)
     try:
-        brain = Brain(recording.header.brain)
+        brain = fresh_brain(recording.header)
         digest, count, divergence = _Digest(), 0, ""
         for event, expected in recording.events():
             try:
                 commands = brain.handle(event)
-            except BugError as error:
-                divergence = f"event {count} ({event}) broke the brain: {error}"
+                found = digest.add(commands)
+            except UNFIT as error:
+                divergence = f"event {count} ({event}) broke the brain: {error!r}"
                 break
-            if digest.add(commands) != expected:
+            if found != expected:
                 divergence = f"event {count} ({event}) now leads to {commands}"
                 break
             count += 1

@@ -6,6 +6,10 @@ import sys
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
+
+from kvwise.errors import ProtocolError
+
 _NUMBER_BITS = 32
 
 
@@ -33,3 +37,17 @@ def unpack_pages(packed: bytes) -> tuple[int, ...]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return tuple(numbers)
+
+
+def require_pages(packed: bytes, chunks: int, page_count: int) -> None:
+    """Refuse pages that are not the same number for every chunk, or lie beyond the arena.
+
+    Whoever copies trusts them: a page too far would be memory of somebody else.
+
+    Raises:
+        ProtocolError: these are no pages of such an arena.
+    """
+    if len(packed) % (4 * chunks or 4) or bool(packed) != bool(chunks):
+        raise ProtocolError(f"{len(packed)} bytes of page numbers for {chunks} chunks")
+    if packed and np.frombuffer(packed, "<u4").max() >= page_count:
+        raise ProtocolError(f"a page beyond the {page_count} of the arena")

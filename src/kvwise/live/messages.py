@@ -10,7 +10,7 @@ of a daemon that died can never be taken for one of its successor.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -18,6 +18,9 @@ from kvwise.core.words import Decision, Hints, Namespace
 
 PROTOCOL = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=2e9)]
+"""Bounds that replies are decoded with: an engine computes with them and checks nothing again."""
 
 
 class Attach(msgspec.Struct, tag="attach", frozen=True):
@@ -59,11 +62,11 @@ class Plan(msgspec.Struct, tag="plan", frozen=True):
     """Reply to `Ask`, see `words.Planned`."""
 
     lease: int
-    first_chunk: int
-    chunks: int
-    load_tokens: int
+    first_chunk: Count
+    chunks: Count
+    load_tokens: Count
     ready: bool
-    wait_s: float
+    wait_s: Seconds
     decision: Decision
 
 
@@ -127,7 +130,7 @@ class Grant(msgspec.Struct, tag="grant", frozen=True):
     """
 
     lease: int
-    chunks: list[int]
+    chunks: list[Count]
     pages: bytes
 
 
@@ -172,7 +175,7 @@ class Flush(msgspec.Struct, tag="flush", frozen=True):
 class Ok(msgspec.Struct, tag="ok", frozen=True):
     """Reply without content."""
 
-    value: int = 0
+    value: Count = 0
 
 
 class Problem(msgspec.Struct, tag="problem", frozen=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import struct
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 import kvwise
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES
-from kvwise.config import Config, check_host
+from kvwise.config import Config
 from kvwise.core.brain import Brain
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
-from kvwise.core.world import BrainConfig
+from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
+from kvwise.host import check_host
 from kvwise.live.clock import now_ns
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
@@ -45,7 +45,6 @@ LEASE_TTL_NS = 30 * NS_PER_S
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""
 
-_LOCATION, _SIZE = struct.Struct("<Q"), struct.Struct("<I")
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +89,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier)
             self.pump.start()
-            undo.callback(Warmer(self.arena).close)
+            undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
     def close(self, flush_s: float) -> bool:
@@ -140,6 +139,12 @@ class Node:
             )
         layout = namespace.layout.digest()
         with self._lock:
+            known = self._layouts.keys() | self._found_bytes.keys()
+            if len(known) >= SPACES_MAX and namespace.digest not in known:
+                raise ConfigError(
+                    f"{len(known)} namespaces are open, one for each way a model is served; "
+                    "hint: restart the daemon to forget those that are over"
+                )
             if self._layouts.setdefault(namespace.digest, layout) != layout:
                 raise ConfigError(
                     f"namespace {namespace.label} was opened before with another layout; "
@@ -166,6 +171,7 @@ class Node:
                 "pages": self.arena.shape.page_count,
                 "resident_bytes": self.arena.resident_bytes,
             },
+            "down": {tier.name: list(tier.down) for tier in self._tiers.values()},
             "event_log": self._log is not None and self._log.is_open,
         }
 
@@ -176,7 +182,7 @@ class Node:
             self._found_bytes.setdefault(found.space, found.raw_bytes)
             self._tell(number, found)
             count += len(found.locations) // 8
-        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", (), (), 0)])
+        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", b"", b"", 0)])
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
@@ -190,8 +196,8 @@ class Node:
                     found.space,
                     found.keys,
                     found.parents,
-                    tuple(at for (at,) in _LOCATION.iter_unpack(found.locations)),
-                    tuple(size for (size,) in _SIZE.iter_unpack(found.stored_bytes)),
+                    found.locations,
+                    found.stored_bytes,
                     found.raw_bytes,
                 )
             ]

@@ -18,6 +18,9 @@ from pathlib import Path
 from kvwise.errors import ConfigError
 from kvwise.live.clock import deadline_after, seconds_until
 
+_File = tuple[int, int]
+"""Device and inode: the same path may hold another file by now."""
+
 
 class SocketPlace:
     """The right to listen at a path: a lock held for as long as the daemon lives."""
@@ -29,9 +32,9 @@ class SocketPlace:
             ConfigError: another daemon listens there, or the directory is not safe.
         """
         self.path = path
-        self._listens = False
+        self._made: _File | None = None
         safe_directory(path.parent)
-        self._lock = _open_lock(f"{path}.lock")
+        self._lock = _open_lock(self._lock_path)
         deadline_ns, pause = deadline_after(wait_s), threading.Event()
         while not self._take():
             if not seconds_until(deadline_ns):
@@ -42,8 +45,30 @@ class SocketPlace:
                     "stop it, or choose another --socket"
                 )
             pause.wait(0.02)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self._sign()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the socket that `listen` made still lies at the path."""
+        return self._made is not None and _file(self.path) == self._made
+
+    def restore(self) -> socket.socket:
+        """A new listening socket, after somebody removed ours, its directory, or both.
+
+        Raises:
+            ConfigError: another daemon has the path by now, or it cannot be listened at.
+        """
+        safe_directory(self.path.parent)
+        status = os.fstat(self._lock)
+        if _file(self._lock_path) != (status.st_dev, status.st_ino):
+            lock, self._lock = self._lock, _open_lock(self._lock_path)
+            if not self._take():
+                os.close(self._lock)
+                self._lock = lock
+                raise ConfigError(f"another daemon serves {self.path} now")
+            os.close(lock)
+            self._sign()
+        return self.listen()
 
     def listen(self) -> socket.socket:
         """A listening socket at the path, in place of one that a dead daemon left.
@@ -67,14 +92,24 @@ class SocketPlace:
                 "--socket"
             ) from error
         listener.settimeout(0)
-        self._listens = True
+        self._made = _file(self.path)
         return listener
 
     def close(self) -> None:
         """Remove the socket and give the lock back. The lock file stays: removing it would race."""
-        if self._listens:
+        if self.is_intact:
             self.path.unlink(missing_ok=True)
         os.close(self._lock)
+
+    @property
+    def _lock_path(self) -> str:
+        """Where the lock file lies."""
+        return f"{self.path}.lock"
+
+    def _sign(self) -> None:
+        """Write down who holds the lock, for whoever is refused."""
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def _take(self) -> bool:
         """Try to lock."""
@@ -85,6 +120,15 @@ class SocketPlace:
                 raise
             return False
         return True
+
+
+def _file(path: str | Path) -> _File | None:
+    """Which file lies at a path; None where there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _open_lock(path: str) -> int:

@@ -130,6 +130,11 @@ class Pump:
         """Objects that are still to be written to a lower tier."""
         return self.query(Brain.waiting_writes)
 
+    def pages_used(self) -> int:
+        """Pages of the arena that objects have."""
+        free: int = self.query(Brain.snapshot)["levels"]["pages_free"]
+        return self._plant.arena.shape.page_count - free
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is left to be written; False when time ran out or nothing moves."""
         deadline_ns = deadline_after(timeout_s)

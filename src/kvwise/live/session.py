@@ -5,7 +5,6 @@ It checks what a client says before the brain hears it, and decides nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +33,16 @@ from kvwise.live.pump import Answer
 from kvwise.units import NS_PER_S
 
 REQUEST_CHARS_MAX = 1024
+LABEL_CHARS_MAX = 1024
+LAYERS_MAX = 1 << 14
+"""What a namespace, which is kept for good, may take."""
+
+TOKENS_MAX = (1 << 31) - 1
+COPIED_BYTES_MAX = 1 << 40
+SECONDS_MAX = 1e6
+PAIRS_MAX = 1e18
+"""What no prompt, load or step goes beyond: counters add these up for as long as the daemon lives,
+and the fits multiply them."""
 
 
 class Session:
@@ -65,14 +74,18 @@ class Session:
         Raises:
             ConfigError: it is not one, does not fit the arena, or stands for another shape.
         """
-        if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s < math.inf:
-            raise ConfigError(f"namespace {namespace.label} has no proper digest or token time")
+        label = namespace.label[:64]
+        if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s <= SECONDS_MAX:
+            raise ConfigError(f"namespace {label} has no proper digest or token time")
+        layers = sum(max(1, len(group.pages_bytes)) for group in namespace.layout.groups)
+        if len(namespace.label) > LABEL_CHARS_MAX or layers > LAYERS_MAX:
+            raise ConfigError(f"namespace {label} has {layers} layers, or too long a name")
         self._node.join(self._client, namespace)
 
     def ask(self, ask: Ask) -> Plan:
         """Plan a request."""
         self._check(ask.space, ask.keys, ask.request)
-        if not 0 <= ask.local_tokens <= ask.total_tokens:
+        if not 0 <= ask.local_tokens <= ask.total_tokens <= TOKENS_MAX:
             raise BugError(f"{ask.local_tokens} of {ask.total_tokens} tokens are on the device")
         event = Asked(
             now_ns(),
@@ -160,8 +173,12 @@ class Session:
 
     def _is_sane(self, timing: Timing) -> bool:
         """Whether a measurement can be one; anything else would bend the fit for good."""
-        numbers = (timing.seconds, timing.pairs, float(timing.tokens))
-        return self._node.knows(timing.space) and all(math.isfinite(n) and n >= 0 for n in numbers)
+        return (
+            self._node.knows(timing.space)
+            and 0 <= timing.tokens <= TOKENS_MAX
+            and 0 <= timing.pairs <= PAIRS_MAX
+            and 0 <= timing.seconds <= SECONDS_MAX
+        )
 
     def _offered(self, now: int, offer: Offer) -> Offered:
         return Offered(
@@ -176,15 +193,16 @@ class Session:
         )
 
     def _released(self, now: int, release: Release) -> Released:
-        if not release.failed and release.copied_bytes:
-            self._node.latencies.load(release.waited_ns)
+        waited_ns = max(0, release.waited_ns)
+        if not release.failed and release.copied_bytes > 0:
+            self._node.latencies.load(waited_ns)
         return Released(
             now,
             self._client,
             self._number(release.lease),
-            max(0, release.copied_bytes),
+            min(max(0, release.copied_bytes), COPIED_BYTES_MAX),
             max(0, release.copy_ns),
-            max(0, release.waited_ns),
+            waited_ns,
             release.failed,
         )
 

@@ -78,7 +78,7 @@ class SnapshotCollector(Collector):
     """Turns a snapshot into metrics at the moment of a scrape."""
 
     def __init__(self, snapshot: Callable[[], Mapping[str, Any]]) -> None:
-        """`snapshot` gives what `Brain.snapshot` describes, and `arena` beside it."""
+        """`snapshot` gives what `Node.status` describes."""
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
@@ -87,6 +87,12 @@ class SnapshotCollector(Collector):
         yield from _counters(snapshot["counters"])
         yield from _levels(snapshot["levels"])
         yield from _costs(snapshot["costs"])
+        down = GaugeMetricFamily(
+            "kvwise_tier_down", "Places of the tier given up until a restart.", labels=("tier",)
+        )
+        for tier, why in snapshot["down"].items():
+            down.add_metric((tier,), len(why))
+        yield down
         resident = snapshot["arena"]["resident_bytes"]
         yield GaugeMetricFamily("kvwise_arena_resident_bytes", "Memory in use.", value=resident)
 
@@ -107,6 +113,7 @@ def _levels(levels: Mapping[str, Any]) -> Iterator[Metric]:
         ("blocks", "Objects known, on whatever tier."),
         ("index_bytes", "Memory of the index."),
         ("clients", "Engines attached."),
+        ("pins", "Holds on objects by leases and jobs; 0 when nothing is under way."),
         ("pages_free", "Arena pages that hold nothing."),
     ):
         yield GaugeMetricFamily(f"kvwise_{name}", text, value=levels[name])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from kvwise.core.words import Done, Drop, Failed, Item, Load, Store
 from kvwise.errors import FailureKind, TierError
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
+from kvwise.live.refrain import Refrain
 from kvwise.tiers.base import Placed, Record, Tier, Want
 from kvwise.tiers.dram import Arena
 from kvwise.units import MIB
@@ -64,6 +65,7 @@ class Workers:
         self._tiers = tiers
         self._arena = arena
         self._report = report
+        self._refrain = Refrain(_log)
         self._writing_max = max(1, threads // 2)
         self._wake = threading.Condition()
         self._reads: deque[_Batch] = deque()
@@ -117,6 +119,7 @@ class Workers:
     def expire(self) -> list[Failed]:
         """Give up reads that waited beyond their deadline; the answer is what failed thereby."""
         now = now_ns()
+        self._refrain.look()
         with self._wake:
             late = [batch for batch in self._reads if _is_late(batch, now)]
             if late:
@@ -150,6 +153,7 @@ class Workers:
         deadline_ns = deadline_after(timeout_s)
         for thread in self._threads:
             thread.join(seconds_until(deadline_ns))
+        self._refrain.close()
         return not any(thread.is_alive() for thread in self._threads)
 
     # --- on the threads ---
@@ -165,7 +169,8 @@ class Workers:
                     self._report(job, outcomes)
             except TierError as error:
                 kind = error.kind
-                _log.warning("a job on tier %d failed: %s", _tier(work), error)
+                text = f"a job on tier {_tier(work)} failed: {error}"
+                self._refrain.warn((_tier(work), type(work), kind), text)
             except Exception:
                 _log.exception("a job on tier %d failed", _tier(work))
             self._finished(work)

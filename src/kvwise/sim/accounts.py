@@ -31,6 +31,7 @@ class Promise:
 
     Attributes:
         tiers: name of the tier each chunk was to come from.
+        chunk_tokens: tokens of one chunk.
         skip_tokens: tokens of the first chunk that the device has already.
     """
 
@@ -38,6 +39,7 @@ class Promise:
     request: str
     keys: list[bytes]
     tiers: list[str]
+    chunk_tokens: int
     skip_tokens: int
     wanted: bool = False
     ready: int = 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kvwise.core.blocks import Holding, State
+from kvwise.core.blocks import Holding
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT
+from kvwise.core.shelf import State
 from kvwise.core.stores import JOBS_MAX
 from kvwise.core.words import DRAM
 from kvwise.sim.accounts import Life
@@ -91,6 +92,8 @@ def _levels(levels: dict[str, Any], ledger: Ledger) -> None:
     page_bytes = ledger.config.page_bytes
     pages = (ledger.config.tiers[DRAM].capacity_bytes - ledger.used_bytes[DRAM]) // page_bytes
     require("free pages agree", (levels, pages), held=levels["pages_free"] == pages)
+    pins = sum(ledger.pins.values())
+    require("pins are counted", (levels, pins), held=levels["pins"] == pins)
     leases = {"load": len(ledger.promises), "store": len(ledger.grants)}
     require("leases balance", (levels, leases), held=levels["leases"] == leases)
     busy = levels["jobs"]["store"]

@@ -17,7 +17,7 @@ from kvwise.sim.dice import Dice
 from kvwise.sim.faults import READ_KINDS, WRITE_KINDS, Fault, Injector
 from kvwise.sim.machines import Arena, DriveLaw, Medium, Record
 from kvwise.sim.rules import require
-from kvwise.sim.timeline import Timeline
+from kvwise.sim.timeline import Act, Timeline
 from kvwise.units import NS_PER_MS, NS_PER_S, round_up
 
 Outcome = Done | Failed
@@ -34,6 +34,7 @@ class Yard:
 
     Attributes:
         report: tells the node what became of an item.
+        clear: has somebody clear the cache.
         clock_ns: the node's clock, which is not the world's.
         dice: for what is no fault: the size of a record.
     """
@@ -42,6 +43,7 @@ class Yard:
     injector: Injector
     arena: Arena
     report: Callable[[Outcome], None]
+    clear: Act
     clock_ns: Callable[[], int]
     dice: Dice
 
@@ -199,6 +201,9 @@ class Drive:
         size_bytes, key = work.item.stored_bytes, work.item.key
         took_ns = self._took_ns(size_bytes, Fault.READ_STALL, key, write=False)
         self._yard.timeline.after(took_ns, lambda: self._read_done(work, took_ns))
+        if self._yard.injector.strikes(Fault.CLEAR_IN_READ, key):
+            detail = self._yard.injector.dice(Fault.CLEAR_IN_READ, key)
+            self._yard.timeline.after(detail.below(took_ns + 1), self._yard.clear)
 
     def _read_done(self, work: _Read, took_ns: int) -> None:
         if not self._on:

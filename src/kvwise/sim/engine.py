@@ -29,7 +29,7 @@ from kvwise.sim.faults import Fault
 from kvwise.sim.machines import GpuLaw, Link
 from kvwise.sim.node import Hall, Node
 from kvwise.sim.timeline import Act
-from kvwise.sim.transfer import Desk, LoadTransfer, StoreTransfer
+from kvwise.sim.transfer import Desk, Lane, LoadTransfer, StoreTransfer
 from kvwise.sim.workload import CHUNK_TOKENS, Request
 from kvwise.units import NS_PER_MS, NS_PER_S
 
@@ -143,7 +143,9 @@ class Engine:
 
     def arrive(self, request: Request) -> None:
         """A request comes in."""
-        keys = chain_keys(self._spec.space.digest, request.content, 1)
+        keys = chain_keys(
+            self._spec.space.digest, request.content, self._chunk_tokens // CHUNK_TOKENS
+        )
         self._waiting.append(Run(request, keys))
         self.pending += 1
         self._wake()
@@ -176,11 +178,23 @@ class Engine:
 
     # --- life ---
 
-    def _fresh_links(self) -> tuple[Link, Link]:
-        spec, timeline = self._spec, self._hall.timeline
-        rate, latency_ns = spec.link_bytes_per_s, spec.link_latency_ns
-        inbound = Link(timeline, rate_bytes_per_s=rate, latency_ns=latency_ns)
-        return inbound, Link(timeline, rate_bytes_per_s=rate, latency_ns=latency_ns)
+    @property
+    def _chunk_tokens(self) -> int:
+        """Tokens of one chunk of this engine's model."""
+        return self._spec.space.layout.chunk_tokens
+
+    def _fresh_links(self) -> tuple[Lane, ...]:
+        """Both directions of each rank's link."""
+        spec = self._spec
+
+        def link() -> Link:
+            return Link(
+                self._hall.timeline,
+                rate_bytes_per_s=spec.link_bytes_per_s,
+                latency_ns=spec.link_latency_ns,
+            )
+
+        return tuple(Lane(link(), link()) for _ in range(spec.space.layout.ranks))
 
     def _attach(self) -> None:
         """Attach to the daemon; the one of another generation knows this engine no more."""
@@ -227,7 +241,6 @@ class Engine:
         return self._node.handle(event) if self._attached else None
 
     def _desk(self) -> Desk:
-        inbound, outbound = self._links
         return Desk(
             node=self._node,
             client=self._client,
@@ -236,9 +249,8 @@ class Engine:
             now_ns=lambda: self._hall.timeline.now_ns,
             thaws_ns=lambda: self._frozen_ns,
             injector=self._hall.injector,
-            inbound=inbound,
-            outbound=outbound,
-            raw_bytes=self._spec.space.layout.object_bytes,
+            lanes=self._links,
+            layout=self._spec.space.layout,
             begun=self._mishap,
         )
 
@@ -330,7 +342,7 @@ class Engine:
             self.served.aborted += 1
             return
         self.served.done += 1
-        for key in split_keys(run.keys[: run.tokens // CHUNK_TOKENS * KEY_BYTES]):
+        for key in split_keys(run.keys[: run.tokens // self._chunk_tokens * KEY_BYTES]):
             self._device[key] = None
             self._device.move_to_end(key)
         while len(self._device) > self._spec.device_chunks:
@@ -363,7 +375,7 @@ class Engine:
             if key not in self._device:
                 break
             chunks += 1
-        blocks = chunks * CHUNK_TOKENS // BLOCK_TOKENS
+        blocks = chunks * self._chunk_tokens // BLOCK_TOKENS
         if blocks and self._hall.dice.named("local", run.name).chance(0.3):
             blocks -= 1
         return min(blocks, (run.prompt_tokens - 1) // BLOCK_TOKENS) * BLOCK_TOKENS
@@ -374,7 +386,7 @@ class Engine:
             client=self._client,
             request=run.name,
             space=self._spec.space.digest,
-            keys=run.keys[: run.prompt_tokens // CHUNK_TOKENS * KEY_BYTES],
+            keys=run.keys[: run.prompt_tokens // self._chunk_tokens * KEY_BYTES],
             local_tokens=run.tokens,
             total_tokens=run.prompt_tokens,
             hints=run.request.hints,
@@ -426,7 +438,7 @@ class Engine:
         run.load = None
         if chunks:
             stop = planned.first_chunk + chunks
-            run.tokens = max(run.tokens, stop * CHUNK_TOKENS)
+            run.tokens = max(run.tokens, stop * self._chunk_tokens)
             run.offered = max(run.offered, stop)
             self.served.loaded_chunks += chunks
         self.served.failed_loads += chunks < planned.chunks
@@ -437,7 +449,7 @@ class Engine:
 
     def _offer(self, run: Run) -> None:
         """Offer every chunk that is whole now."""
-        whole = min(run.tokens // CHUNK_TOKENS, len(run.keys) // KEY_BYTES)
+        whole = min(run.tokens // self._chunk_tokens, len(run.keys) // KEY_BYTES)
         if whole <= run.offered or not self._attached:
             return
         first, run.offered = run.offered, whole

@@ -56,6 +56,9 @@ class Fault(Enum):
     LOST_RECORDS = "lost records"
     ROTTEN_RECORDS = "rotten records"
     CLOCK_JUMP = "clock jump"
+    # each time a client of several ranks moves something, or something is read from a tier
+    RANK_LAGS = "rank lags"
+    CLEAR_IN_READ = "clear during a read"
 
 
 READ_KINDS: dict[Fault, FailureKind] = {

@@ -7,11 +7,13 @@ block dropped. It carries out nothing.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvwise.core.admit import DAY_NS
 from kvwise.core.keys import split_keys
+from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
     Asked,
@@ -42,15 +44,14 @@ from kvwise.sim.accounts import Copy, Grant, Job, Life, Promise
 from kvwise.sim.machines import Arena
 from kvwise.sim.rules import require
 from kvwise.sim.tallies import Tallies
-from kvwise.sim.workload import CHUNK_TOKENS
 from kvwise.units import round_up
 
 
 class Ledger:
     """Everything that must be so, if what was said is true."""
 
-    def __init__(self, config: BrainConfig, arena: Arena, raw_bytes: Mapping[bytes, int]) -> None:
-        """Nothing was said yet. `raw_bytes` are those of one object, by namespace."""
+    def __init__(self, config: BrainConfig, arena: Arena, layouts: Mapping[bytes, Layout]) -> None:
+        """Nothing was said yet. `layouts` are those of the namespaces, by digest."""
         self.config = config
         self.arena = arena
         self.tiers: list[dict[bytes, Copy]] = [{} for _ in config.tiers]
@@ -66,7 +67,7 @@ class Ledger:
         self._full: set[int] = set()
         self._budgets: dict[int, tuple[int, int]] = {}
         self._now_ns = 0
-        self._raw_bytes = raw_bytes
+        self._layouts = layouts
         self._owner: dict[int, bytes] = {}
 
     def note(self, event: Event, commands: Sequence[Command]) -> None:
@@ -112,9 +113,11 @@ class Ledger:
             case Space():
                 self._full.discard(event.tier)
             case Recovered() if event.keys:
-                keys, sizes = split_keys(event.keys), event.stored_bytes
+                keys = split_keys(event.keys)
+                locations = struct.unpack(f"<{len(keys)}Q", event.locations)
+                sizes = struct.unpack(f"<{len(keys)}I", event.stored_bytes)
                 self.parents.update(zip(keys, split_keys(event.parents), strict=True))
-                for key, location, size in zip(keys, event.locations, sizes, strict=True):
+                for key, location, size in zip(keys, locations, sizes, strict=True):
                     self.recovering[event.tier, location] = key, size
             case _:
                 pass
@@ -271,10 +274,11 @@ class Ledger:
         tiers = [self._fastest(key) for key in mine]
         missing = "" in tiers or len(mine) < command.chunks
         require("a plan promises only what is there", command, held=not missing)
-        covered = (first + command.chunks) * CHUNK_TOKENS
+        chunk_tokens = self._layouts[event.space].chunk_tokens
+        covered = (first + command.chunks) * chunk_tokens
         require("one token is left to compute", command, held=covered < event.total_tokens)
-        skip_tokens = event.local_tokens % CHUNK_TOKENS
-        lease = Promise(event.client, event.request, mine, tiers, skip_tokens)
+        skip_tokens = event.local_tokens % chunk_tokens
+        lease = Promise(event.client, event.request, mine, tiers, chunk_tokens, skip_tokens)
         said, seen = decision.tiers, self._tokens(lease)
         require("a plan names its tiers", (said, seen), held=Counter(said) == seen)
         self.promises[command.lease] = lease
@@ -294,7 +298,7 @@ class Ledger:
         tokens: Counter[str] = Counter()
         for place in range(len(promise.keys)):
             skip_tokens = 0 if place else promise.skip_tokens
-            tokens[promise.tiers[place]] += CHUNK_TOKENS - skip_tokens
+            tokens[promise.tiers[place]] += promise.chunk_tokens - skip_tokens
         return tokens
 
     def _granted(self, event: Offered, command: Granted) -> None:
@@ -313,7 +317,8 @@ class Ledger:
             self.parents[key] = keys[chunk - 1] if chunk else event.parent
             self._take(key, command.pages[place * each : place * each + each])
             self.pins[key] += 1
-        self.grants[command.lease] = Grant(event.client, mine, self._raw_bytes[event.space])
+        raw_bytes = self._layouts[event.space].object_bytes
+        self.grants[command.lease] = Grant(event.client, mine, raw_bytes)
 
     def _take(self, key: bytes, pages: tuple[int, ...]) -> None:
         """A block gets pages of the arena, which must be nobody else's."""

@@ -7,15 +7,18 @@ follows. It decides nothing.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from kvwise.core.brain import Brain
+from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
+    Cleared,
     Command,
     Drop,
     Ended,
@@ -94,7 +97,7 @@ class Node:
         self.reasons: Counter[str] = Counter()
         self.offset_ns = 0
         self.is_up = False
-        self.raw_bytes: dict[bytes, int] = {}
+        self.layouts: dict[bytes, Layout] = {}
         self.restarted: list[Act] = []
         self._drive_specs = drives
         self._hall = hall
@@ -112,14 +115,15 @@ class Node:
         self.generation += 1
         self.brain = Brain(self.config)
         self.arena = Arena(self.config.tiers[DRAM].capacity_bytes // self.config.page_bytes)
-        self.ledger = Ledger(self.config, self.arena, self.raw_bytes)
+        self.ledger = Ledger(self.config, self.arena, self.layouts)
         self.slots: dict[int, Slot] = {}
-        self._watchers: dict[int, Act] = {}
+        self._watchers: dict[int, list[Act]] = {}
         yard = Yard(
             timeline=self._hall.timeline,
             injector=self._hall.injector,
             arena=self.arena,
             report=self._report,
+            clear=self.clear,
             clock_ns=self.clock_ns,
             dice=self._hall.dice,
         )
@@ -164,7 +168,7 @@ class Node:
                 for first in range(0, len(records), RECORDS_AT_ONCE):
                     few = records[first : first + RECORDS_AT_ONCE]
                     self.handle(self._recovered(number, space, raw_bytes, few))
-            self.handle(Recovered(self.clock_ns(), number, b"", b"", b"", (), (), 0))
+            self.handle(Recovered(self.clock_ns(), number, b"", b"", b"", b"", b"", 0))
 
     def _recovered(
         self, tier: int, space: bytes, raw_bytes: int, records: list[tuple[int, Record]]
@@ -175,8 +179,8 @@ class Node:
             space=space,
             keys=b"".join(record.key for _, record in records),
             parents=b"".join(record.parent for _, record in records),
-            locations=tuple(location for location, _ in records),
-            stored_bytes=tuple(record.stored_bytes for _, record in records),
+            locations=struct.pack(f"<{len(records)}Q", *(location for location, _ in records)),
+            stored_bytes=struct.pack(f"<{len(records)}I", *(r.stored_bytes for _, r in records)),
             raw_bytes=raw_bytes,
         )
 
@@ -186,7 +190,7 @@ class Node:
         """A client attaches and opens namespaces; its number."""
         self._clients += 1
         for space in spaces:
-            self.raw_bytes[space.digest] = space.layout.object_bytes
+            self.layouts[space.digest] = space.layout
             self.handle(Joined(self.clock_ns(), self._clients, space))
         return self._clients
 
@@ -194,9 +198,14 @@ class Node:
         """A client is gone."""
         self.handle(Left(self.clock_ns(), client))
 
+    def clear(self) -> None:
+        """Somebody has everything dropped that is not in use, if a daemon is there to hear it."""
+        if self.is_up:
+            self.handle(Cleared(self.clock_ns()))
+
     def watch(self, lease: int, act: Act) -> None:
         """Have something happen whenever the word of a lease changes, once."""
-        self._watchers[lease] = act
+        self._watchers.setdefault(lease, []).append(act)
 
     # --- time ---
 
@@ -265,6 +274,5 @@ class Node:
                 pass
 
     def _look(self, lease: int) -> None:
-        watcher: Callable[[], None] | None = self._watchers.pop(lease, None)
-        if watcher is not None:
+        for watcher in self._watchers.pop(lease, ()):
             watcher()

@@ -6,7 +6,8 @@ on as before, because every later draw is named (see `dice`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import Namespace, TierSpec
@@ -14,7 +15,7 @@ from kvwise.core.world import BrainConfig
 from kvwise.sim.dice import Dice
 from kvwise.sim.drive import DriveSpec
 from kvwise.sim.engine import BLOCK_TOKENS, EngineSpec
-from kvwise.sim.faults import Plan, draw_plan
+from kvwise.sim.faults import WRITE_KINDS, Fault, Plan, Upset, draw_plan
 from kvwise.sim.machines import DriveLaw, GpuLaw
 from kvwise.sim.workload import CHUNK_TOKENS, Request, Traffic, draw_requests
 from kvwise.units import KIB, MIB, NS_PER_MS, NS_PER_S, round_up
@@ -22,6 +23,11 @@ from kvwise.units import KIB, MIB, NS_PER_MS, NS_PER_S, round_up
 PAGE_BYTES = 128 * KIB
 UNIT_BYTES = 4 * KIB
 HEADER_BYTES = 4 * KIB
+READING_PAGES = 24
+READING_OBJECTS = 60
+POWER_CUTS = 5
+"""Sizes where much is read from below the arena: it holds eight objects, the tiers below sixty."""
+
 REQUESTS = 60
 """Requests of a scenario, unless asked otherwise: a few hundred events."""
 
@@ -35,6 +41,21 @@ SMALL = Namespace(
     "small",
     Layout(BLOCK_TOKENS, CHUNK_TOKENS, (Group(GroupKind.FULL, (14 * KIB, 14 * KIB)),)),
 )
+HYBRID = Namespace(
+    b"sim: two windows",
+    "hybrid",
+    Layout(
+        BLOCK_TOKENS,
+        2 * CHUNK_TOKENS,
+        (
+            Group(GroupKind.FULL, (6 * KIB, 7 * KIB)),
+            Group(GroupKind.WINDOW, (5 * KIB,), window_tokens=3 * BLOCK_TOKENS),
+        ),
+        ranks=2,
+    ),
+)
+"""Two groups, larger chunks, and two ranks whose parts of an object meet within a page."""
+
 OBJECT_BYTES = round_up(LARGE.layout.object_bytes + HEADER_BYTES, UNIT_BYTES)
 """What the largest object takes on a lower tier."""
 
@@ -58,7 +79,7 @@ def draw(seed: int, requests: int = REQUESTS) -> Scenario:
     traffic = Traffic(requests, engines=len(engines), gap_ms=dice.pick((5.0, 40.0, 200.0)))
     asked = draw_requests(traffic, dice.named("requests"))
     drives = _drives(dice.named("drives"))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         brain=_brain(dice.named("brain"), drives),
         drives=drives,
@@ -66,12 +87,57 @@ def draw(seed: int, requests: int = REQUESTS) -> Scenario:
         requests=asked,
         plan=draw_plan(dice.named("faults"), asked[-1].at_ns if asked else 0),
     )
+    reading = dice.named("reading")
+    return _reading(scenario, reading) if reading.chance(0.3) else scenario
+
+
+def _reading(scenario: Scenario, dice: Dice) -> Scenario:
+    """The same where much is read from below the arena: engines keep nothing and always load.
+
+    What keeps objects from getting there does not happen, so that all else happens to reads.
+    """
+    engines = tuple(replace(engine, device_chunks=0) for engine in scenario.engines)
+    brain = scenario.brain
+    arena = replace(brain.tiers[0], capacity_bytes=READING_PAGES * PAGE_BYTES)
+    tiers = tuple(
+        replace(tier, capacity_bytes=max(tier.capacity_bytes, READING_OBJECTS * OBJECT_BYTES))
+        for tier in brain.tiers[1:]
+    )
+    pairs = zip(scenario.drives, tiers, strict=True)
+    spared = {*WRITE_KINDS, Fault.FULL_TIER, Fault.DEAD_TIER}
+    rates = {fault: rate for fault, rate in scenario.plan.rates.items() if fault not in spared}
+    upsets = [upset for upset in scenario.plan.upsets if upset.kind not in spared]
+    if dice.chance(0.5):
+        rates[Fault.CLEAR_IN_READ] = 0.1
+        upsets += _power_cuts(
+            dice, max((request.at_ns for request in scenario.requests), default=0)
+        )
+    return replace(
+        scenario,
+        brain=replace(brain, policy="load", tiers=(arena, *tiers), tokens_min=0),
+        drives=tuple(replace(drive, tier=tier) for drive, tier in pairs),
+        engines=engines,
+        plan=Plan(rates, tuple(sorted(upsets, key=lambda upset: upset.at_ns))),
+    )
+
+
+def _power_cuts(dice: Dice, span_ns: int) -> Iterator[Upset]:
+    """Clears, each followed by a power cut: what was freed may be there beside what was stored."""
+    for _ in range(POWER_CUTS):
+        at_ns = dice.below(span_ns + 1)
+        yield Upset(at_ns, Fault.CLEAR)
+        later_ns = int(dice.wait(1000.0) * NS_PER_MS)
+        yield Upset(at_ns + later_ns, Fault.RESTART, lasts_ns=20 * NS_PER_MS)
 
 
 def _engines(dice: Dice) -> tuple[EngineSpec, ...]:
     """One or two engines, of one model or of two."""
     count = dice.between(1, 2)
     spaces = [dice.pick((LARGE, LARGE, SMALL)) for _ in range(count)]
+    spaces = [
+        HYBRID if dice.named("hybrid", number).chance(0.3) else space
+        for number, space in enumerate(spaces)
+    ]
     return tuple(
         EngineSpec(
             space=space,

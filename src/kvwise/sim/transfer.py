@@ -1,15 +1,17 @@
 """Transfer: one load or one store of one request, as the worker side of a connector does it.
 
-It copies between arena and device in virtual time, and keeps the client's duties: never wait past
-the deadline, look at the lease again after the copy, write into no page that is not granted. It
-checks each byte that a request would go on with, and decides nothing.
+Each rank copies its part between arena and device in virtual time, and keeps the client's duties:
+never wait past the deadline, look at the lease again after the copy, write into no page that is not
+granted. It checks each byte that a request would go on with, and decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from kvwise.core.layout import Layout
 from kvwise.core.words import Filled, Granted, Planned, Released
 from kvwise.sim.faults import Fault, Injector
 from kvwise.sim.machines import Link
@@ -21,7 +23,18 @@ from kvwise.units import NS_PER_MS
 POLL_NS = NS_PER_MS // 10
 """How late a worker notices that the word of its lease changed."""
 
+LAG_MS = 150.0
+"""Mean time that a rank lags, when it does."""
+
 Later = Callable[[int, Act], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Both directions of the link between the host and the device of one rank."""
+
+    inbound: Link
+    outbound: Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class Desk:
         later: has something happen after a delay, unless the engine dies; later if it is frozen.
         now_ns: time of the world.
         thaws_ns: when the engine thaws, or last thawed.
-        inbound, outbound: the two directions of the host link.
+        lanes: one for each rank.
         begun: told of a copy of some key that will take a time.
     """
 
@@ -43,9 +56,8 @@ class Desk:
     now_ns: Callable[[], int]
     thaws_ns: Callable[[], int]
     injector: Injector
-    inbound: Link
-    outbound: Link
-    raw_bytes: int
+    lanes: tuple[Lane, ...]
+    layout: Layout
     begun: Callable[[bytes, int], None]
 
     @property
@@ -53,37 +65,40 @@ class Desk:
         """Whether the daemon that this client talked to is still there."""
         return self.node.is_up and self.node.generation == self.generation
 
+    def lag_ns(self, rank: int, key: bytes) -> int:
+        """How much later than the first rank another one begins: as a rule not at all."""
+        name = key + bytes([rank])
+        if not rank or not self.injector.strikes(Fault.RANK_LAGS, name):
+            return 0
+        return int(self.injector.dice(Fault.RANK_LAGS, name).wait(LAG_MS) * NS_PER_MS)
 
-class LoadTransfer:
-    """A load lease that is being read.
 
-    `ended` is called once with the number of leading chunks that are on the device and true.
-    """
+class _Reader:
+    """One rank's part of a load. `ended` is called once."""
 
     def __init__(
-        self, desk: Desk, planned: Planned, granted: Granted, keys: list[bytes], ended: Act
+        self, desk: Desk, rank: int, planned: Planned, granted: Granted, keys: list[bytes]
     ) -> None:
-        """Start; `keys` are those that were granted."""
-        self.copied = 0
+        """Be ready; `keys` are those that were granted."""
+        self.copied = self.copy_ns = 0
+        self.failed = self.over = False
+        self.ended: Act = lambda: None
         self._desk = desk
+        self._rank = rank
         self._lease = planned.lease
         self._keys = keys
         self._pages = granted.pages
-        self._ended = ended
-        self._copying = self._over = self._given_up = False
-        self._copy_ns = self._longest_ns = 0
-        self._began_ns = desk.now_ns()
-        self._deadline_ns = self._began_ns + planned.deadline_ns
-        desk.later(POLL_NS, self._look)
+        self._copying = self._given_up = False
+        self._longest_ns = 0
+        self._deadline_ns = desk.now_ns() + planned.deadline_ns
+        desk.later(POLL_NS + desk.lag_ns(rank, keys[0]), self._look)
         desk.later(planned.deadline_ns, self._overdue)
 
     def cancel(self) -> None:
-        """The request is gone: give the lease back as soon as nothing is being copied."""
+        """The request is gone: end as soon as nothing is being copied."""
         self._given_up = True
         if not self._copying:
             self._finish(failed=True)
-
-    # --- inside ---
 
     def _slot(self) -> Slot | None:
         """The word of this lease; None when it can no longer be believed."""
@@ -94,7 +109,7 @@ class LoadTransfer:
 
     def _look(self) -> None:
         """See how far the load is, and copy what is new."""
-        if self._over or self._copying:
+        if self.over or self._copying:
             return
         slot = self._slot()
         if slot is None:
@@ -110,7 +125,7 @@ class LoadTransfer:
 
     def _overdue(self) -> None:
         """The deadline passed; a copy under way is finished first."""
-        if not self._over and not self._copying:
+        if not self.over and not self._copying:
             self._look()
 
     def _copy(self, ready: int) -> None:
@@ -120,12 +135,13 @@ class LoadTransfer:
         each = len(self._pages) // len(self._keys)
         pages = self._pages[self.copied * each : ready * each]
         before, begin_ns = arena.changes(pages), desk.now_ns()
-        finish_ns = desk.inbound.finish_ns((ready - self.copied) * desk.raw_bytes)
+        size_bytes = (ready - self.copied) * desk.layout.rank_bytes
+        finish_ns = desk.lanes[self._rank].inbound.finish_ns(size_bytes)
 
         def copied() -> None:
             self._copying = False
             took_ns = desk.now_ns() - begin_ns
-            self._copy_ns += took_ns
+            self.copy_ns += took_ns
             self._longest_ns = max(self._longest_ns, took_ns)
             if self._slot() is None:
                 self._finish(failed=True)
@@ -143,30 +159,67 @@ class LoadTransfer:
         desk.begun(self._keys[self.copied], finish_ns - begin_ns)
 
     def _finish(self, *, failed: bool) -> None:
-        """Give the lease back and say how it went."""
-        if self._over:
+        """This rank has what it gets."""
+        if self.over:
             return
-        self._over = True
-        desk, now_ns = self._desk, self._desk.now_ns()
-        late_ns = now_ns - max(self._deadline_ns, desk.thaws_ns()) - self._longest_ns
+        self.over, self.failed = True, failed
+        desk = self._desk
+        late_ns = desk.now_ns() - max(self._deadline_ns, desk.thaws_ns()) - self._longest_ns
         require("waits are bounded", (self._lease, late_ns), held=late_ns <= 2 * POLL_NS)
+        self.ended()
+
+
+class LoadTransfer:
+    """A load lease that is being read by every rank.
+
+    `ended` is called once, when the last rank has ended and the lease is given back.
+    """
+
+    def __init__(
+        self, desk: Desk, planned: Planned, granted: Granted, keys: list[bytes], ended: Act
+    ) -> None:
+        """Start; `keys` are those that were granted."""
+        self._desk = desk
+        self._lease = planned.lease
+        self._ended = ended
+        self._began_ns = desk.now_ns()
+        ranks = range(len(desk.lanes))
+        self._readers = [_Reader(desk, rank, planned, granted, keys) for rank in ranks]
+        for reader in self._readers:
+            reader.ended = self._rank_ended
+
+    @property
+    def copied(self) -> int:
+        """Leading chunks that are on the device and true: of every rank's part."""
+        return min(reader.copied for reader in self._readers)
+
+    def cancel(self) -> None:
+        """The request is gone: give the lease back as soon as nothing is being copied."""
+        for reader in self._readers:
+            reader.cancel()
+
+    def _rank_ended(self) -> None:
+        """When it was the last one: give the lease back and say how it went."""
+        if not all(reader.over for reader in self._readers):
+            return
+        desk = self._desk
         if desk.attached:
             desk.node.handle(
                 Released(
                     desk.node.clock_ns(),
                     desk.client,
                     self._lease,
-                    copied_bytes=self.copied * desk.raw_bytes,
-                    copy_ns=self._copy_ns,
-                    waited_ns=now_ns - self._began_ns,
-                    failed=failed,
+                    copied_bytes=self.copied * desk.layout.object_bytes,
+                    copy_ns=max(reader.copy_ns for reader in self._readers),
+                    waited_ns=desk.now_ns() - self._began_ns,
+                    failed=any(reader.failed for reader in self._readers),
                 )
             )
         self._ended()
 
 
 class StoreTransfer:
-    """A store lease that is being written."""
+    """A store lease that is being written: every rank fills its part of every object."""
 
     def __init__(self, desk: Desk, granted: Granted, keys: list[bytes]) -> None:
         """Start to copy; `keys` are those that were granted."""
@@ -175,30 +228,49 @@ class StoreTransfer:
         self._keys = keys
         self._pages = granted.pages
         self._arena = desk.node.arena
+        self._good = len(keys)
+        self._left = len(desk.lanes)
+        for rank in range(len(desk.lanes)):
+            lag_ns = desk.lag_ns(rank, keys[0])
+            if lag_ns:
+                desk.later(lag_ns, partial(self._begin, rank))
+            else:
+                self._begin(rank)
+
+    def _begin(self, rank: int) -> None:
+        """A rank starts to write its part."""
+        desk = self._desk
+        if not desk.attached:
+            return
         self._require_pages()
         self._arena.begin(self._pages)
-        finish_ns = desk.outbound.finish_ns(len(keys) * desk.raw_bytes)
-        desk.later(finish_ns - desk.now_ns(), self._copied)
-        desk.begun(keys[0], finish_ns - desk.now_ns())
+        size_bytes = len(self._keys) * desk.layout.rank_bytes
+        took_ns = desk.lanes[rank].outbound.finish_ns(size_bytes) - desk.now_ns()
+        desk.later(took_ns, partial(self._copied, rank))
+        desk.begun(self._keys[0], took_ns)
 
     def _require_pages(self) -> None:
         """A writer owns what it writes to, however long it slept."""
         mine = self._desk.node.ledger.may_write(self._lease, self._desk.client)
         require("a writer owns its pages", self._lease, held=mine)
 
-    def _copied(self) -> None:
-        """Say how many chunks are whole."""
+    def _copied(self, rank: int) -> None:
+        """A rank wrote its part; after the last one say how many chunks are whole."""
         desk = self._desk
         if not desk.attached:
             return
         self._require_pages()
-        good, name = len(self._keys), self._keys[0]
+        name = self._keys[0] + bytes([rank])
         if desk.injector.strikes(Fault.PARTIAL_FILL, name):
-            good = desk.injector.dice(Fault.PARTIAL_FILL, name).below(good)
+            whole = desk.injector.dice(Fault.PARTIAL_FILL, name).below(len(self._keys))
+            self._good = min(self._good, whole)
+        self._left -= 1
+        if self._left:
+            return
         each = len(self._pages) // len(self._keys)
-        for place, key in enumerate(self._keys[:good]):
+        for place, key in enumerate(self._keys[: self._good]):
             self._arena.complete(self._pages[place * each : place * each + each], key)
-        filled = Filled(desk.node.clock_ns(), desk.client, self._lease, good)
+        filled = Filled(desk.node.clock_ns(), desk.client, self._lease, self._good)
         desk.node.handle(filled)
         if desk.injector.strikes(Fault.STRAY_WORD, name):
             desk.node.handle(filled)

@@ -2,7 +2,7 @@
 
 Three kinds, as they are met in practice: conversations of several turns that begin with a shared
 system prompt, questions about shared documents, and prompts that are never seen again. Content is
-abstract: one number stands for the tokens of one chunk, and equal numbers for equal tokens.
+abstract: one number stands for the tokens of a small chunk, and equal numbers for equal tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvwise.sim.dice import Dice
 from kvwise.units import NS_PER_MS
 
 CHUNK_TOKENS = 64
-"""Tokens of one chunk in every simulated namespace."""
+"""Tokens that one number of content stands for: the smallest chunk of a simulated namespace."""
 
 TURNS_MAX = 5
 """A conversation ends when it is as long as this many of the longest turns."""
@@ -52,7 +52,7 @@ class Request:
 
     Attributes:
         at_ns: when it arrives.
-        content: one number for each whole chunk of prompt and output.
+        content: one number for every `CHUNK_TOKENS` of prompt and output.
         prompt_tokens, output_tokens: lengths; the prompt need not end with a chunk.
     """
 

@@ -47,6 +47,7 @@ class MemoryTier:
     """A `Tier` that keeps frames in a dictionary."""
 
     name = "memory"
+    down: Sequence[str] = ()
 
     def __init__(self, shelf: Shelf, capacity_bytes: int) -> None:
         self._shelf = shelf

@@ -134,6 +134,11 @@ class Tier(Protocol):
         """Bytes that may still be written before the cap or the watermark."""
         ...
 
+    @property
+    def down(self) -> Sequence[str]:
+        """Why parts of its medium were given up until the next start, one line for each."""
+        ...
+
     def close(self) -> None:
         """Finish what is under way and give up every resource; idempotent."""
         ...

@@ -164,16 +164,18 @@ def _is_unknown(block: memoryview) -> bool:
 def _next_magic(fd: int, offset: int, size_bytes: int) -> int:
     """The next block that begins like a header, or the end of the file.
 
-    Only a damaged segment is searched: one block read for each would take minutes.
+    Only a damaged segment is searched: one block read for each would take minutes, and so would a
+    long read for each of many false beginnings, so reads grow with what they did not find.
     """
-    window = scratch(_SEARCH_BYTES)
-    at: int | None = offset
+    window_bytes = BLOCK_BYTES
     while (at := directio.next_data(fd, offset)) is not None:
+        window = scratch(window_bytes)
         _fill(fd, window, at)
-        for start in range(0, _SEARCH_BYTES, BLOCK_BYTES):
+        for start in range(0, window_bytes, BLOCK_BYTES):
             if window[start : start + len(MAGIC)] == MAGIC:
                 return at + start
-        offset = at + _SEARCH_BYTES
+        offset = at + window_bytes
+        window_bytes = min(2 * window_bytes, _SEARCH_BYTES)
     return size_bytes
 
 

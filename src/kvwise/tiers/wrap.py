@@ -37,6 +37,11 @@ class Wrapped:
         """As the inner tier says."""
         return self.inner.free_bytes
 
+    @property
+    def down(self) -> Sequence[str]:
+        """As the inner tier says."""
+        return self.inner.down
+
     def put(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
         """As the inner tier does."""
         return self.inner.put(objects)

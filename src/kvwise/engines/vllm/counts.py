@@ -16,6 +16,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "discarded_stores": ("why", "Stores whose bytes were not believed"),
     "saved_seconds": ("", "Seconds that loads took less than computing would have, estimated"),
     "lost_seconds": ("", "Seconds that loads took more than computing would have, estimated"),
+    "held_seconds": ("by", "Seconds that the engine waited for kvwise's copies or answers"),
     "unanswered": ("verb", "Questions that the cache did not answer in time"),
 }
 """Every counter: the name of its label, if it has one, and what it counts."""

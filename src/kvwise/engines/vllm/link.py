@@ -13,7 +13,9 @@ from typing import TypeVar
 from kvwise.core.words import Namespace
 from kvwise.engines.vllm.counts import Counts
 from kvwise.errors import BugError, CacheUnavailable
+from kvwise.live.clock import now_ns
 from kvwise.live.messages import Ask, Cache, Fill, Grant, Offer, Plan, Release, Step, Timing
+from kvwise.units import NS_PER_S
 
 TIMINGS_MAX = 32
 """Timings that wait for something else to be said before they are said by themselves."""
@@ -93,12 +95,15 @@ class Link:
         self._cache.close()
 
     def _try(self, verb: str, say: Callable[[], T]) -> T | None:
-        """The answer, if there is one."""
+        """The answer, if there is one; the engine's scheduler waits for it."""
+        begin_ns = now_ns()
         try:
             return say()
         except CacheUnavailable as error:
             _log.debug("no answer to %s: %s", verb, error)
         except BugError:
             _log.exception("the cache refused %s", verb)
+        finally:
+            self._counts.add("held_seconds", (now_ns() - begin_ns) / NS_PER_S, "answers")
         self._counts.add("unanswered", 1, verb)
         return None

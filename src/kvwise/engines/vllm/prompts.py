@@ -130,7 +130,7 @@ def prompt_of(request: Request, adapters: Adapters) -> Prompt:
     extra: list[tuple[str, bytes]] = []
     hints, problem = _hints(request.kv_transfer_params), ""
     if request.cache_salt:
-        extra.append(("salt", str(request.cache_salt).encode()))
+        extra.append(("salt", str(request.cache_salt).encode("utf-8", "surrogatepass")))
     if request.lora_request is not None:
         try:
             extra.append(("adapter", adapters.digest(request.lora_request)))

@@ -23,6 +23,7 @@ from kvwise.engines.vllm.stores import Stores
 from kvwise.errors import BugError, EngineError
 from kvwise.live.clock import now_ns
 from kvwise.live.messages import Cache
+from kvwise.units import NS_PER_S
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -191,6 +192,7 @@ class SchedulerSide:
             serving.stores.doubt(report.number, "load failed")
         for lease, store in report.stores.items():
             serving.stores.report(lease, store, serving.committed)
+        self._counts.add("held_seconds", report.blocked_ns / NS_PER_S, "copies")
         timing = serving.rhythm.end(report.number, now_ns(), report.blocked_ns)
         if timing is not None:
             self._link.time(timing)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from kvwise.engines.copying import Copier, Planner
 from kvwise.engines.host_copy import HostCopier
 from kvwise.engines.mover import Gate, Load, LoadJob, Mover, StoreJob
-from kvwise.engines.vllm.orders import LoadOrder, LoadReport, StepOrders, StepReport, StoreReport
+from kvwise.engines.vllm.orders import (
+    LoadOrder,
+    LoadReport,
+    StepOrders,
+    StepReport,
+    StoreOrder,
+    StoreReport,
+)
 from kvwise.engines.vllm.settings import Settings
 from kvwise.engines.vllm.shape import Shape, read_shape
 from kvwise.errors import EngineError
@@ -44,7 +51,8 @@ class WorkerSide:
         self._settings = settings
         self._cache = cache
         self._whole_first = settings.full_graphs
-        self._in_step = True  # on a CPU, copies beside the next step would only take its cores
+        self._between = True  # on a CPU, copies beside a step would only take its cores
+        self._due: list[StoreOrder] = []
         self._shape: Shape | None = None
         self._mover: Mover | None = None
         self._copier: Copier | None = None
@@ -89,7 +97,7 @@ class WorkerSide:
         self._shape = shape
         where = next(iter(kv_caches.values())).device
         self._copier = _copier(where)
-        self._in_step = where.type == "cpu"
+        self._between = where.type == "cpu"
         self._mover = Mover(self._cache, planner, self._copier)
         _log.info("serving %s; %s", shape.facts.layout, shape.facts.interior)
 
@@ -100,6 +108,7 @@ class WorkerSide:
         if self._copier is not None:
             self._copier.close()
         self._mover = self._copier = self._shape = None
+        self._due = []
 
     def close(self) -> None:
         """Give up everything. Idempotent."""
@@ -112,6 +121,7 @@ class WorkerSide:
         """Before anything of the step is written: end what still reads blocks it may write."""
         self._report = StepReport(orders.number)
         begin = now_ns()
+        self._store_due()
         if orders.barrier and not self._moving.wait_stores(orders.barrier, BARRIER_S):
             _log.error("stores took longer than %s s and are discarded", BARRIER_S)
         for order, load in self._beside.values():
@@ -148,14 +158,17 @@ class WorkerSide:
                 self._awaited.add(number)
 
     def finish(self, orders: StepOrders) -> None:
-        """After the forward pass: start the stores, and know how the step's own loads ended."""
+        """After the forward pass: see to the stores, and know how the step's own loads ended.
+
+        What is copied between steps waits until the next one begins, and be it one that computes
+        nothing: the tokens of this step are on their way by then. Only after loads that the step
+        read it does not wait: if one failed, its chunks are offered anew in the next step.
+        """
         begin = now_ns()
         if orders.stores and self.shape.stores:
-            fence = self._copying.fence()
-            for order in orders.stores:
-                self._moving.store(StoreJob(order.lease, order.chunks), fence)
-            if self._in_step:
-                self._moving.wait_stores([order.lease for order in orders.stores], BARRIER_S)
+            self._due += orders.stores
+            if not self._between or any(load.layered for load in orders.loads):
+                self._store_due()
         self._blocked_since(begin)
         self._end_layered()
         under_way = [load for _, load in self._beside.values() if load is not None]
@@ -206,6 +219,16 @@ class WorkerSide:
         if self._copier is None:
             raise EngineError("vLLM has not registered its KV cache yet")
         return self._copier
+
+    def _store_due(self) -> None:
+        """Store what the device has computed; on a CPU it is over before anything else happens."""
+        due, self._due = self._due, []
+        if due:
+            fence = self._copying.fence()
+            for order in due:
+                self._moving.store(StoreJob(order.lease, order.chunks), fence)
+            if self._between:
+                self._moving.wait_stores([order.lease for order in due], BARRIER_S)
 
     def _wait_gate(self, layer: int | None) -> None:
         """Wait for one layer, or for the end, of the loads that this step reads.

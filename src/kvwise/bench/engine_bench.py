@@ -1,0 +1,141 @@
+"""Owns one run of the engine bench, from options to rows. What is measured is for its parts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvwise.bench import chat, machine
+from kvwise.bench.engine_cpu import Meter
+from kvwise.bench.engine_hits import hits
+from kvwise.bench.engine_load import Load
+from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_rig import Rig, prepared
+from kvwise.bench.engine_tax import PER_BLOCK, Plan, cold_tax
+from kvwise.bench.progress import Progress
+from kvwise.bench.rows import Row, Rows
+from kvwise.errors import CacheUnavailable, EngineError
+from kvwise.units import GIB, KIB
+
+ANSWER_TOKENS = 16
+AT_A_TIME = 3
+BURST_REQUESTS = 6
+WARM_UPS = 2
+
+WAITED_MAX = 0.01
+"""An engine that waits for its processor for more than this part of a request is not alone."""
+UNREST_MAX = 0.05
+"""Times of the same work that differ by more than this say little about a hundredth."""
+
+_READING = (
+    "ratios are with kvwise / without it (cold_tax) or kvwise / engine's own cache (hits), medians "
+    "over pairs; intervals hold 95 % of bootstrap draws of the pairs"
+)
+_BURSTS = (
+    f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
+    f"(hits: every stored prompt), {AT_A_TIME} at a time"
+)
+_TOKEN_BYTES = 30 * KIB
+"""More than a token of the model takes on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchOptions:
+    """What a run is asked for.
+
+    Attributes:
+        out: folder for the logs and, during the run, the disk tier.
+        requests: cold requests of each engine.
+        prompt_tokens: tokens of each prompt.
+        bursts: bursts of each kind.
+        hits: prompts that are asked again.
+        spare_cores: cores that the engines leave to everything else.
+        seed: draws orders and prompts.
+    """
+
+    out: Path
+    requests: int
+    prompt_tokens: int
+    bursts: int
+    hits: int
+    spare_cores: int
+    seed: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """Room for every prompt."""
+        prompts = self.requests * (PER_BLOCK + 1) // PER_BLOCK + self.bursts * BURST_REQUESTS
+        needed = (prompts + self.hits + 2 * PER_BLOCK) * self.prompt_tokens * _TOKEN_BYTES
+        return max(GIB, needed)
+
+
+def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progress) -> Rows:
+    """Measure; nothing that was started is left running, however this ends.
+
+    Raises:
+        KvwiseError: something could not be installed, started or asked.
+    """
+    started = datetime.now(UTC)
+    options.out.mkdir(parents=True, exist_ok=True)
+    facts = machine.describe(options.out)
+    out = options.out.resolve()
+    try:
+        with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
+            facts |= {"engine": f"vLLM {chat.version(rig.bare.port)}", "engine_cores": rig.cores}
+            rows = _measure(rig, options)
+    except (EngineError, CacheUnavailable) as error:
+        error.add_note(f"engine.log and daemon.log below {out} tell more")
+        raise
+    return Rows(
+        bench="engine",
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
+        rows=rows,
+        notes=_notes(rows),
+    )
+
+
+def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
+    """Every row."""
+    plan = Plan(
+        requests=options.requests,
+        bursts=options.bursts,
+        burst_requests=BURST_REQUESTS,
+        at_a_time=AT_A_TIME,
+        hits=options.hits,
+        seed=options.seed,
+    )
+    bare, cached = (
+        Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
+        for engine in (rig.bare, rig.cached)
+    )
+    prompts = Prompts(
+        lambda messages: chat.count_tokens(bare.port, messages),
+        options.prompt_tokens,
+        options.seed,
+    )
+    rig.progress.now("warming up")
+    for _ in range(WARM_UPS):
+        bare.one(prompts.next())
+        cached.one(prompts.next())
+    tax = cold_tax(rig, plan, prompts, bare, cached)
+    return [tax, *hits(rig, plan, prompts, cached, tax["base_ttft_ms"]["median"])]
+
+
+def _notes(rows: list[Row]) -> list[str]:
+    """What a reader must know to take the numbers right."""
+    notes = [_READING, _BURSTS]
+    if rows[0]["waited"] > WAITED_MAX:
+        notes.append(
+            f"others had the engine's processors for {rows[0]['waited']:.1%} of a cold request "
+            "without kvwise: end what else runs, and measure again"
+        )
+    if rows[0]["unrest"] > UNREST_MAX:
+        notes.append(
+            f"the middle half of the cold requests without kvwise lie {rows[0]['unrest']:.1%} "
+            "apart: the machine was not quiet enough to tell one in a hundred"
+        )
+    return notes

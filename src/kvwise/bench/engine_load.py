@@ -1,0 +1,107 @@
+"""Owns the load that is put on an engine: one request timed, or several under way at a time.
+
+It starts no engine and compares nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from kvwise.bench import chat
+from kvwise.bench.chat import Answer, Message, Question
+from kvwise.bench.engine_cpu import Meter
+
+Conversation = list[Message]
+HELD = "vllm:kvwise_held_seconds_total"
+"""The counter, one series for copies and one for answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request.
+
+    Attributes:
+        ttft_ms: from sending it until its first token was here.
+        request_ms: until its last token was here.
+        cpu_ms: processor time of the engine's workers meanwhile.
+        waited_ms: how long they had to wait for a processor.
+        cached_tokens: tokens of its prompt that the engine did not compute.
+    """
+
+    ttft_ms: float
+    request_ms: float
+    cpu_ms: float
+    waited_ms: float
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Several requests, some of them at a time.
+
+    Attributes:
+        tokens_per_s: tokens of prompts and answers, over the time from first to last.
+        cached_tokens: tokens of prompts that the engine did not compute.
+    """
+
+    tokens_per_s: float
+    cached_tokens: int
+
+
+class Load:
+    """Sends requests to one engine, each under a name that no other has."""
+
+    def __init__(self, port: int, answer_tokens: int, meter: Meter) -> None:
+        self.port = port
+        self._answer_tokens = answer_tokens
+        self._meter = meter
+        self._sent = 0
+
+    def one(self, prompt: Conversation) -> Timed:
+        """Ask once, with nothing else under way.
+
+        Raises:
+            EngineError: the engine refused or fell silent.
+        """
+        before, begin_s = self._meter.read(), time.perf_counter()
+        answer = self._ask(prompt)
+        request_ms = (time.perf_counter() - begin_s) * 1000
+        spent = self._meter.read() - before
+        return Timed(
+            ttft_ms=answer.ttft_s * 1000,
+            request_ms=request_ms,
+            cpu_ms=spent.used_ns / 1e6,
+            waited_ms=spent.waited_ns / 1e6,
+            cached_tokens=answer.cached_tokens,
+        )
+
+    def burst(self, prompts: Sequence[Conversation], at_a_time: int) -> Burst:
+        """Ask all, so many at a time.
+
+        Raises:
+            EngineError: the engine refused one or fell silent.
+        """
+        begin_s = time.perf_counter()
+        with ThreadPoolExecutor(at_a_time, thread_name_prefix="kvwise-bench") as pool:
+            answers = list(pool.map(self._ask, prompts))
+        seconds = time.perf_counter() - begin_s
+        tokens = sum(answer.prompt_tokens + len(answer.tokens) for answer in answers)
+        return Burst(tokens / seconds, sum(answer.cached_tokens for answer in answers))
+
+    def held_s(self) -> float:
+        """Seconds for which the engine has waited for kvwise so far, by kvwise's own account."""
+        lines = chat.metrics(self.port).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(HELD))
+
+    def forget(self) -> None:
+        """Empty the engine's own prefix cache; what kvwise holds stays."""
+        chat.forget(self.port)
+
+    def _ask(self, prompt: Conversation) -> Answer:
+        """Send a prompt and read the answer to its end."""
+        self._sent += 1
+        name = f"bench-{self.port}-{self._sent}"
+        return chat.ask(self.port, Question(name, prompt, self._answer_tokens))

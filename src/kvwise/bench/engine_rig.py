@@ -1,0 +1,178 @@
+"""Owns the processes of the engine bench: an engine without kvwise, one with it, and a daemon.
+
+It measures nothing. Both engines are the same program with the same settings on the same cores; an
+engine that nobody asks takes about a hundredth of a core, so both may live while one is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvwise.bench import machine
+from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench.engine_load import Conversation, Load
+from kvwise.bench.places import SetupError
+from kvwise.bench.progress import Progress
+from kvwise.bench.provision import ensure_engine, ensure_smollm2
+from kvwise.bench.server import Engine, EngineOptions
+from kvwise.live.client import Client
+from kvwise.units import GIB, format_size
+
+MEMORY_BYTES = 9 * GIB
+"""What two engines, their models and the arena take together."""
+DRAM_BYTES = 1 * GIB
+DISK_MIN_FREE_BYTES = 4 * GIB
+"""What the daemon leaves free on a filesystem unless told otherwise."""
+
+_WRITTEN_DEADLINE_S = 120
+_RETURN_DEADLINE_S = 90
+_ASK_S = 5.0
+
+
+@dataclass(slots=True)
+class Rig:
+    """What runs.
+
+    Attributes:
+        bare: the engine without kvwise.
+        cached: the engine with kvwise.
+        daemon: holds what the cached engine computes.
+        cores: cores that each engine computes on.
+    """
+
+    bare: Engine
+    cached: Engine
+    daemon: Daemon
+    cores: list[int]
+    progress: Progress
+
+    def settle(self) -> float:
+        """Wait until the daemon has written what it deferred; how many seconds that took.
+
+        Raises:
+            SetupError: the disk is too slow for this bench.
+        """
+        begin_s = time.monotonic()
+        if not self.daemon.written(_WRITTEN_DEADLINE_S):
+            raise SetupError(
+                f"writing to {self.daemon.options.disk} was not done within "
+                f"{_WRITTEN_DEADLINE_S} s; hint: choose a folder on a faster disk with --out"
+            )
+        return time.monotonic() - begin_s
+
+    def daemon_cpu_s(self) -> float:
+        """Processor time that the daemon has used so far."""
+        with _client(self.daemon) as client:
+            pid = client.status()["pid"]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def restart_daemon(self, load: Load, prompt: Conversation) -> None:
+        """Leave everything on disk and nothing in memory; ask `prompt` until the daemon is used.
+
+        Raises:
+            SetupError: the engine did not come back to it within its deadline.
+        """
+        self.settle()
+        self.daemon.stop()
+        self.daemon = Daemon.start(self.daemon.options, self.progress)
+        deadline = time.monotonic() + _RETURN_DEADLINE_S
+        while not self.daemon.decisions(limit=1):
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"the engine did not come back to the daemon within {_RETURN_DEADLINE_S} s; "
+                    f"hint: see {self.daemon.options.log.parent / 'cached' / 'engine.log'}"
+                )
+            self.progress.now("waiting until the engine uses the restarted daemon")
+            load.forget()
+            load.one(prompt)
+
+
+@contextmanager
+def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -> Iterator[Rig]:
+    """Start everything, and end everything that was started, however this ends.
+
+    Raises:
+        SetupError: something cannot be installed or started, or there is no room for it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _require_room(out, disk_bytes)
+    python = ensure_engine(progress)
+    model = ensure_smollm2(python, progress)
+    cores = engine_cores(spare_cores)
+    with (
+        # The address of a socket is short, and the path of `out` may not be.
+        tempfile.TemporaryDirectory(prefix="kvwise-bench-") as place,
+        tempfile.TemporaryDirectory(dir=out, prefix="bench-disk-") as disk,
+    ):
+        socket = Path(place) / "kvwise.sock"
+        log = out / "daemon.log"
+        options = DaemonOptions(socket, DRAM_BYTES, log, disk=Path(disk), disk_bytes=disk_bytes)
+        with Daemon.start(options, progress) as daemon:
+            folders = [out / name for name in ("bare", "cached")]
+            caches = (None, {"client.url": str(socket)})
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+                (folder / "engine.log").unlink(missing_ok=True)
+            bare, cached = (
+                EngineOptions(python, model, folder, cache, cores)
+                for folder, cache in zip(folders, caches, strict=True)
+            )
+            with Engine.start(bare, progress) as first, Engine.start(cached, progress) as second:
+                progress.done("two engines are ready, one with kvwise and one without")
+                rig = Rig(first, second, daemon, cores, progress)
+                try:
+                    yield rig
+                finally:
+                    progress.now("stopping the engines and the daemon")
+                    rig.daemon.stop()
+
+
+def engine_cores(spare: int) -> list[int]:
+    """The cores that engines compute on: all that this process may use but the last `spare`.
+
+    Raises:
+        SetupError: that leaves none.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if spare >= len(cores):
+        raise SetupError(
+            f"{len(cores)} cores leave none to an engine when {spare} are spared; hint: lower "
+            "--spare-cores"
+        )
+    return cores[: len(cores) - spare]
+
+
+def _require_room(out: Path, disk_bytes: int) -> None:
+    """Refuse before anything starts when memory or disk cannot hold it."""
+    memory_bytes = machine.memory_bytes("MemAvailable")
+    if memory_bytes < MEMORY_BYTES:
+        raise SetupError(
+            f"{format_size(memory_bytes)} of memory are available, and this bench needs "
+            f"{format_size(MEMORY_BYTES)}; hint: end what else runs, and run again"
+        )
+    need_bytes = DISK_MIN_FREE_BYTES + disk_bytes
+    free_bytes = shutil.disk_usage(out).free
+    if free_bytes < need_bytes:
+        raise SetupError(
+            f"{out} has {format_size(free_bytes)} free, and this bench needs "
+            f"{format_size(need_bytes)}, of which it leaves most; hint: choose another folder "
+            "with --out"
+        )
+
+
+@contextmanager
+def _client(daemon: Daemon) -> Iterator[Client]:
+    """A connection for one question."""
+    client = Client(str(daemon.options.socket), f"bench-{os.getpid()}", timeout_s=_ASK_S)
+    try:
+        yield client
+    finally:
+        client.close()

@@ -1,0 +1,61 @@
+"""Owns the arithmetic of a comparison: medians, and how sure a ratio is. It measures nothing.
+
+A ratio is the median of the ratios of pairs that were measured one after the other, so that what
+weighs on both sides of a pair cancels out. Its interval comes from drawing the pairs again, with
+replacement, many times: 95 of 100 such draws fall inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 4000
+SEED = 20
+"""The same pairs give the same interval."""
+
+_LOW_PERCENT, _HIGH_PERCENT = 2.5, 97.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One side over the other.
+
+    Attributes:
+        median: of the ratios of all pairs.
+        low, high: bounds of its 95 % interval.
+        n: how many pairs.
+    """
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
+    """`over` / `under`, pair by pair.
+
+    Raises:
+        ValueError: there is no pair, or a value without a partner.
+    """
+    if not over or len(over) != len(under):
+        raise ValueError(f"{len(over)} values cannot be paired with {len(under)}")
+    ratios = np.asarray(over) / np.asarray(under)
+    draws = np.random.default_rng(SEED).integers(len(ratios), size=(DRAWS, len(ratios)))
+    medians = np.median(ratios[draws], axis=1)
+    low, high = np.percentile(medians, (_LOW_PERCENT, _HIGH_PERCENT))
+    return Ratio(float(np.median(ratios)), float(low), float(high), len(ratios))
+
+
+def median(values: Sequence[float]) -> float:
+    """The value in the middle."""
+    return float(np.median(values))
+
+
+def unrest(values: Sequence[float]) -> float:
+    """How far the middle half of values of the same thing lie apart, as a part of their median."""
+    quarter, middle, three_quarters = np.percentile(values, (25, 50, 75))
+    return float((three_quarters - quarter) / middle)

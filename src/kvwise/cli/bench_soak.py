@@ -1,0 +1,98 @@
+"""`kvwise bench soak`: hours of abuse in minutes. `bench.soak` does it; this shows the verdict."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kvwise.bench.progress import Terminal
+from kvwise.bench.rows import Row
+from kvwise.bench.soak import SoakOptions, run_soak
+
+EXIT_LEAKS = 1
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kvwise bench soak --minutes 10
+  kvwise bench soak --minutes 60 --clients 8 --folder /mnt/nvme0/soak
+  kvwise bench soak --minutes 1 --seed 7 --json | jq '.rows[0].rss_slope_mb_per_min'
+
+Exit code: 0 when all is well, 1 when a byte was wrong or something leaked.
+"""
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.1, 60 * 24 * 30),
+    default=10.0,
+    show_default=True,
+    help="How long clients are at work.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Client processes.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws what happens."
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(tempfile.gettempdir()),
+    show_default=True,
+    help="Where the disk tier and the logs lie during the run.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(minutes: float, clients: int, seed: int, folder: Path, as_json: bool) -> int:
+    """Run a daemon under clients that die, freeze and give up, and look for leaks.
+
+    Clients put objects and get them back, and hold every byte against its key. Memory and disk
+    are so small that both evict all the time. Meanwhile clients are killed and frozen, leases
+    are left to expire, and bits of records on disk are flipped: a flipped bit must be a miss.
+
+    At the end everything must be back at its level: memory, descriptors, threads, pins, leases,
+    jobs, pages, and bytes on disk. Ctrl-C ends everything that was started.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    text = f"kvwise bench soak --minutes {minutes:g} --clients {clients} --seed {seed}"
+    options = SoakOptions(minutes, clients, seed, folder.absolute(), text)
+    with Terminal(Console(stderr=True)) as progress:
+        result = run_soak(options, progress)
+    (row,) = result.rows
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        _show(row, Console(highlight=False))
+    return EXIT_LEAKS if row["problems"] else 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _show(row: Row, console: Console) -> None:
+    """The row as two columns, and the verdict."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in row.items():
+        if name not in {"problems", "verdict"}:
+            shown = value
+            if isinstance(value, dict):
+                shown = ", ".join(f"{key} {number}" for key, number in value.items())
+            table.add_row(name.replace("_", " "), str(shown))
+    console.print(table)
+    for problem in row["problems"]:
+        console.print(f"problem: {problem}", markup=False, soft_wrap=True)
+    console.print(f"verdict: {row['verdict']}")

@@ -1,0 +1,135 @@
+"""Yardsticks: that they move real bytes, take turns, and say when they cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvwise.bench import yardstick
+from kvwise.bench.places import SetupError
+from kvwise.bench.yardstick import Fio, Memcpy, Memory, Spread, movement, ratio, take_turns
+from kvwise.errors import ConfigError
+from kvwise.units import KIB, MIB
+
+needs_fio = pytest.mark.skipif(bool(yardstick.fio_missing()), reason="fio is not installed")
+
+
+def test_actions_take_turns_after_a_warm_up() -> None:
+    """A pass runs every action once, and the first pass does not count."""
+    order: list[str] = []
+    told: list[str] = []
+
+    def action(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = take_turns({n: lambda n=n: action(n) for n in "ab"}, 2, told.append)  # type: ignore[misc]
+
+    assert order == list("ababab")
+    assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+    assert told[0] == "a, warming up"
+    assert told[-1] == "b, pass 2 of 2"
+
+
+def test_a_warm_up_can_be_left_out() -> None:
+    """Without one the first figure counts."""
+    assert take_turns({"a": lambda: 7.0}, 1, lambda _: None, warm_up=False) == {"a": [7.0]}
+
+
+def test_ratios_are_of_the_same_pass() -> None:
+    """A machine that doubles its speed between passes does not change the ratio."""
+    assert ratio([1.0, 2.0, 4.0], [2.0, 4.0, 8.0]) == Spread(0.5, 0.5, 0.5)
+
+
+def test_a_yardstick_that_moved_is_told() -> None:
+    """More than a fifth between the passes is a note, less is none."""
+    assert movement("memcpy", [10.0, 11.9]) == []
+    (note,) = movement("memcpy", [10.0, 12.1, 11.0])
+    assert "memcpy moved between 10.00 and 12.10" in note
+
+
+def test_memory_differs_everywhere() -> None:
+    """No two words of a buffer are equal, nor are those of two seeds."""
+    one, other = Memory(MIB, seed=1), Memory(MIB, seed=2)
+    words = np.concatenate([one.bytes.view(np.uint64), other.bytes.view(np.uint64)])
+
+    assert len(np.unique(words)) == len(words)
+
+
+def test_memcpy_copies_every_whole_object() -> None:
+    """Each object of the source is in the target afterwards, and what is no object is not."""
+    source, target = Memory(10 * KIB, seed=1), Memory(10 * KIB)
+    target.clear()
+
+    assert Memcpy(source, target).gbps(4 * KIB) > 0
+    assert np.array_equal(source.bytes[: 8 * KIB], target.bytes[: 8 * KIB])
+    assert not target.bytes[8 * KIB :].any()
+
+
+def test_a_working_set_is_larger_than_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows the cache of the processor, and is refused when memory does not hold it."""
+    monkeypatch.setattr(yardstick, "cache_bytes", lambda: 700 * MIB)
+    monkeypatch.setattr(yardstick, "memory_bytes", lambda _: 3000 * MIB)
+
+    assert yardstick.working_set_bytes(copies=2) == 1400 * MIB
+    with pytest.raises(ConfigError, match=r"4\.1 GiB of memory are needed.*hint:"):
+        yardstick.working_set_bytes(copies=3)
+
+
+def test_the_cache_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's own notation is understood; nothing there means nothing known."""
+    path = tmp_path / "size"
+    monkeypatch.setattr(yardstick, "_L3", path)
+    assert yardstick.cache_bytes() == 0
+    path.write_text("32768K\n")
+
+    assert yardstick.cache_bytes() == 32 * MIB
+
+
+@needs_fio
+def test_fio_writes_new_files_and_reads_them(tmp_path: Path) -> None:
+    """Both directions give a rate, and nothing stays after removing."""
+    fio = Fio(tmp_path, block_bytes=MIB, jobs=2, job_bytes=4 * MIB, direct=False)
+
+    assert fio.write() > 0
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 8 * MIB
+    assert fio.read() > 0
+    fio.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_fio
+def test_fio_that_fails_is_quoted(tmp_path: Path) -> None:
+    """A folder that is not there is named by fio itself."""
+    fio = Fio(tmp_path / "nowhere", block_bytes=MIB, jobs=1, job_bytes=MIB)
+
+    with pytest.raises(SetupError, match=r"(?s)fio failed in .*nowhere"):
+        fio.write()
+
+
+def test_a_machine_without_fio_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert "apt-get install fio" in yardstick.fio_missing()
+    with pytest.raises(SetupError, match="hint: apt-get install fio"):
+        Fio(tmp_path, block_bytes=MIB, jobs=1, job_bytes=MIB).write()
+
+
+@pytest.mark.parametrize(
+    "report", ["", "{}", '{"jobs": [{"read": {"io_bytes": 1, "runtime": 0}}]}']
+)
+def test_a_report_without_a_figure_is_refused(report: str) -> None:
+    """No rate is made up."""
+    with pytest.raises(SetupError, match="not understood"):
+        yardstick._rate(report, "read")
+
+
+def test_the_command_can_be_typed() -> None:
+    """What a row quotes is the command that ran."""
+    fio = Fio(Path("/mnt/my disk"), block_bytes=2 * MIB, jobs=2, job_bytes=MIB)
+
+    assert "'--directory=/mnt/my disk' --rw=read --bs=2097152" in fio.spoken("read")
+    assert "--direct=1" in fio.command("write")
