@@ -233,6 +233,7 @@ def cut_everywhere(lives: list[Life], home: Path, share: float) -> Tally:
 
 
 @pytest.mark.pain("D4", "D11")
+@pytest.mark.timeout(300)
 def test_killed_at_every_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every change and inside every write, a kill loses nothing that was acknowledged.
 

@@ -37,7 +37,7 @@ def measure_recovery(folder: Path, records: int, segment_bytes: int = 256 * MIB)
     """Write so many records below `folder` and time the next two lives, which must find them all.
 
     The first of them opens the tier alone; the second is a whole store, brain included. Nothing
-    drops the page cache in between.
+    drops the page cache in between, and the files stay for the caller to delete.
 
     Returns:
         A row: `seconds` for the store, `scan_seconds` for the tier alone.
