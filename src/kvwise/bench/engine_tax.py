@@ -71,7 +71,11 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
                 rig.settle()
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
     count = blocks * (PER_BLOCK + 1)
-    rig.progress.done(f"{len(with_.requests)} cold requests with kvwise and as many without")
+    requests = request_columns(with_.requests, without.requests)
+    rig.progress.done(
+        f"{requests['n']} cold requests with kvwise and as many without: first token in "
+        f"{requests['ttft_ratio']} of the time"
+    )
     for number in range(plan.bursts):
         rig.progress.now(f"cold bursts, pair {number + 1} of {plan.bursts}")
         for side in draw.sample((without, with_), 2):
@@ -79,12 +83,16 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
             side.bursts.append(side.load.burst(burst, plan.at_a_time))
             if side is with_:
                 drains_s.append(rig.settle())
-    rig.progress.done(f"{plan.bursts} cold bursts with kvwise and as many without")
+    bursts = burst_columns(with_.bursts, without.bursts)
+    rig.progress.done(
+        f"{plan.bursts} cold bursts with kvwise and as many without: "
+        f"{bursts['throughput_ratio']} of the tokens per second"
+    )
     return {
         "path": "cold_tax",
         "against": "the engine without kvwise",
-        **request_columns(with_.requests, without.requests),
-        **burst_columns(with_.bursts, without.bursts),
+        **requests,
+        **bursts,
         "prompt_tokens": prompts.tokens,
         "held_ms_per_request": round(1000 * held_s / count, 1),
         "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
