@@ -71,12 +71,7 @@ def ensure_engine(progress: Progress) -> Path:
         return Path(chosen)
     folder = engine_folder()
     if not finished(folder):
-        fill_once(
-            folder,
-            ENGINE_BYTES,
-            progress,
-            lambda place: install_pins(place, _data(_LOCK), progress),
-        )
+        fill_once(folder, ENGINE_BYTES, progress, lambda place: _install_engine(place, progress))
         progress.done(f"installed the engine in {folder}")
     return folder / "bin" / "python"
 
