@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from kvwise import cli
-from kvwise.bench.peers import talk
+from kvwise.bench.peers import run, talk
 from kvwise.bench.peers.cases import REQUEST_BYTES, SERVER, Case, Plan, cases
 from kvwise.bench.peers.compare import Found, Ground, compare
 from kvwise.bench.peers.drivers.base import DriverError, Region, Stopwatch, parts
@@ -435,6 +435,14 @@ def test_a_run_gives_rows_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("libaio", "get", 2.0),
     ]
     assert any("quick" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(("load", "notes"), [(0.0, 0), (1000.0, 1)])
+def test_a_busy_machine_is_noted(load: float, notes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader must know when other work ran beside both sides."""
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+
+    assert len(run._busy()) == notes
 
 
 def test_the_table_marks_where_a_peer_is_faster() -> None:

@@ -31,6 +31,9 @@ COPIES = 10
 DISK_COPIES = 6
 """Sets of objects on disk at one time, with room to spare."""
 
+BUSY = 0.5
+"""Load for each processor from which a run says that the machine was not quiet."""
+
 MACHINE_NOTE = (
     "kvwise, the peer and memcpy take turns; the ratio is kvwise / peer by the median pass"
 )
@@ -108,7 +111,7 @@ def run(options: Options, progress: Progress) -> Rows:
     set_bytes = QUICK_SET_BYTES if options.quick else working_set_bytes(copies=COPIES)
     _require_disk(options.disk, DISK_COPIES * set_bytes)
     plan = Plan(options.objects, set_bytes, passes, options.peers)
-    found = Found(notes=[MACHINE_NOTE])
+    found = Found(notes=[MACHINE_NOTE, *_busy()])
     chosen = [case for case in cases(plan) if _present(case, options, found)]
     for case in chosen:
         compare(case, Ground(options.pythons, options.disk, passes, progress), found)
@@ -123,6 +126,18 @@ def run(options: Options, progress: Progress) -> Rows:
         skipped=found.skipped,
         notes=found.notes,
     )
+
+
+def _busy() -> list[str]:
+    """A note when other work keeps the machine busy before anything was started."""
+    load = os.getloadavg()[0]
+    if load < BUSY * len(os.sched_getaffinity(0)):
+        return []
+    note = (
+        f"the machine was busy before the run (load average {load:.1f}): ratios mean little then, "
+        "since a side that sleeps often gets more of a contended processor"
+    )
+    return [note]
 
 
 def _present(case: Case, options: Options, found: Found) -> bool:
