@@ -63,7 +63,13 @@ def measure_recovery(folder: Path, records: int, segment_bytes: int = 256 * MIB)
         "scan_seconds": scan_s,
         "seconds": seconds,
         "records_per_s": records / seconds,
+        "per_million_s": seconds / records * 1e6,
     }
+
+
+def room_bytes(records: int) -> int:
+    """Free space that measuring so many records needs."""
+    return 2 * GIB + records * frame.frame_bytes(RAW_BYTES)
 
 
 def _config(folder: Path, records: int, segment_bytes: int) -> Config:

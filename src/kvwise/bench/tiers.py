@@ -25,6 +25,7 @@ from kvwise.bench.lookup import measure_lookup
 from kvwise.bench.machine import describe
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
+from kvwise.bench.recovery import measure_recovery, room_bytes
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.yardstick import (
     CpuTime,
@@ -48,6 +49,7 @@ SIZES: Final = {format_size(model.object_bytes).replace(" ", "").replace(".0", "
 DISK_BYTES, DISK_BYTES_QUICK = 512 * MIB, 128 * MIB
 LOOKUPS, LOOKUPS_QUICK = 400, 50
 BLOCKS, BLOCKS_QUICK = 1_000_000, 100_000
+RECORDS, RECORDS_QUICK = 200_000, 20_000
 PASSES, PASSES_QUICK = 5, 2
 ANSWER_S = 5.0
 
@@ -64,6 +66,7 @@ class TiersOptions:
         objects: names of object sizes, see `SIZES`.
         parts: names of parts, see `PARTS`.
         passes: figures of each rate; 0 chooses.
+        records: objects that a restart has to find; 0 chooses.
         quick: fewer passes and less of everything, to see that it works.
     """
 
@@ -71,6 +74,7 @@ class TiersOptions:
     objects: Sequence[str]
     parts: Sequence[str]
     passes: int = 0
+    records: int = 0
     quick: bool = False
 
     @property
@@ -84,12 +88,18 @@ class TiersOptions:
         return self.passes or (PASSES_QUICK if self.quick else PASSES)
 
     @property
+    def restarted(self) -> int:
+        """Objects that a restart has to find."""
+        return self.records or (RECORDS_QUICK if self.quick else RECORDS)
+
+    @property
     def command(self) -> str:
         """How to run it again."""
         words = ["kvwise", "bench", "tiers", "--disk", str(self.disk)]
         words += [word for name in self.objects for word in ("--objects", name)]
         words += [word for name in self.parts for word in ("--part", name)]
-        words += ["--passes", str(self.turns), *(["--quick"] if self.quick else [])]
+        words += ["--passes", str(self.turns), "--records", str(self.restarted)]
+        words += ["--quick"] if self.quick else []
         return shlex.join(words)
 
 
@@ -241,11 +251,21 @@ def _index(run: _Run) -> None:
     run.rows.append(measure_index(blocks))
 
 
+def _recovery(run: _Run) -> None:
+    """How long a restart takes to find what the disk holds."""
+    records = run.options.restarted
+    run.progress.now(f"recovery: writing {records:,} small objects, and finding them again")
+    with _folder(run.options.disk, need_bytes=room_bytes(records)) as folder:
+        run.rows.append(measure_recovery(folder, records) | {"goal_per_million_s": 2.0})
+    run.note("recovery: the files were just written, so the system's page cache may hold them")
+
+
 PARTS: Final[dict[str, Callable[[_Run], None]]] = {
     "dram": _dram,
     "disk": _disk,
     "lookup": _lookup,
     "index": _index,
+    "recovery": _recovery,
 }
 """Every part, in the order of a run."""
 
