@@ -136,7 +136,8 @@ class Wire:
         self._fills = []
         if len(grant.chunks) != len(blocks):
             raise PeerError(f"kvwise took {len(grant.chunks)} of {len(blocks)} objects")
-        plan = planner.plan(Chunks(_pages(grant.pages, len(blocks)), blocks), self._client.address)
+        chunks = Chunks(_pages(grant.pages, len(blocks)), blocks)
+        plan = planner.plan(chunks, self._client.address, whole=True)
         self._copier.store(plan, self._copier.fence())
         self._require(grant.lease)
         self._fills.append(Fill(grant.lease, len(blocks)))
@@ -159,7 +160,7 @@ class Wire:
                 raise PeerError("kvwise did not bring the objects in time")
             time.sleep(_LOOK_S)
         chunks = Chunks(_pages(grant.pages, count), blocks)
-        copies = planner.plan(chunks, self._client.address)
+        copies = planner.plan(chunks, self._client.address, whole=True)
         self._copier.load(copies, self._copier.fence(), _nobody)
         self._require(plan.lease)
         copied_bytes = count * self._layout.object_bytes

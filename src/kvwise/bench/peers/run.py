@@ -135,7 +135,7 @@ def _busy() -> list[str]:
         return []
     note = (
         f"the machine was busy before the run (load average {load:.1f}): ratios mean little then, "
-        "since a side that sleeps often gets more of a contended processor"
+        "since the two sides need processors at different moments"
     )
     return [note]
 
