@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from itertools import chain, islice
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def main() -> int:
 
         guide(chosen.parser, chosen.guided, chosen.inputs, chosen.seed)
     limit_memory()
+    warnings.simplefilter("error")
     return run(PARSERS[chosen.parser], chosen.inputs, chosen.seed)
 
 

@@ -12,11 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from unittest import mock
 
 import msgspec
 
-from kvwise.core import index
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT
 from kvwise.core.words import (
@@ -59,7 +57,6 @@ def open_events(stack: ExitStack) -> Callable[[bytes], None]:
     base = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvwise-fuzz-", dir=base)))
     path = folder / "events.kvlog"
-    stack.enter_context(mock.patch.object(index, "_SHARDS", 16))  # brains by the thousand
 
     def attempt(data: bytes) -> None:
         path.write_bytes(data if data.startswith(events.MAGIC) else written(data))

@@ -141,8 +141,9 @@ def test_an_event_that_no_daemon_lets_through_is_a_divergence(tmp_path: Path) ->
         (TierSpec("dram", 1 << 60, PAGE, 0, 1e10, 0.0),),
         (TierSpec("dram", (1 << 30) * PAGE, PAGE, 0, 1e10, 0.0),),
         (TierSpec("dram", 100 * PAGE, PAGE, 0, 0.0, 0.0), TierSpec("disk", 1, 1, 0, 0.0, 0.0)),
+        (TierSpec("dram", 100 * PAGE, PAGE, 0, 1.0, 0.0), TierSpec("disk", 1, 0, 0, 1.0, 0.0)),
     ],
-    ids=["none", "huge", "gigabytes-of-table", "no-rate"],
+    ids=["none", "huge", "gigabytes-of-table", "no-rate", "no-unit"],
 )
 def test_a_header_that_describes_no_brain_is_refused(
     tmp_path: Path, tiers: tuple[TierSpec, ...]

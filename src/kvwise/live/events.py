@@ -221,6 +221,8 @@ def fresh_brain(header: Header) -> Brain:
     try:
         if brain.tiers[0].capacity_bytes // brain.page_bytes > PAGES_MAX:
             raise ValueError(f"more than {PAGES_MAX} pages are not believable")
+        if any(min(tier.unit_bytes, tier.capacity_bytes + 1) < 1 for tier in brain.tiers):
+            raise ValueError("a tier has no capacity, or no unit to give it out in")
         return Brain(brain)
     except UNFIT as error:
         raise FrameError(f"no brain can be set up as the header says: {error}") from error
