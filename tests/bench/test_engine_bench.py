@@ -276,6 +276,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     tax, dram, disk = json.loads(done.stdout)["rows"]
     assert [tax["path"], dram["path"], disk["path"]] == ["cold_tax", "hit.dram", "hit.disk"]
     assert tax["n"] == 3
+    assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
     assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))

@@ -23,8 +23,9 @@ class Spent:
     """What threads have spent, in nanoseconds.
 
     Attributes:
-        used_ns: on a processor.
-        waited_ns: ready to run, while others had the processor.
+        used_ns: on a processor, all threads together.
+        waited_ns: ready to run, while others had the processor; of the first thread of each
+            process, which computes: idle ones wait beside it and would be counted many times.
     """
 
     used_ns: int = 0
@@ -72,7 +73,7 @@ def _spent(pid: int) -> Spent:
             used_ns, waited_ns = (thread / "schedstat").read_text().split()[:2]
         except OSError:  # it has just ended
             continue
-        total += Spent(int(used_ns), int(waited_ns))
+        total += Spent(int(used_ns), int(waited_ns) if thread.name == str(pid) else 0)
     return total
 
 
