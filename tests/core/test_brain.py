@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvwise.core.blocks import State
+from kvwise.core.blocks import STAMP_MAX
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.shelf import State
 from kvwise.core.words import (
     Asked,
     Choice,
@@ -25,7 +26,6 @@ from kvwise.core.words import (
     Offered,
     Planned,
     Progress,
-    Recovered,
     Released,
     Store,
     Tick,
@@ -45,6 +45,7 @@ from tests.core.tiny import (
     evict_dram,
     finish,
     pick,
+    recovered,
     store,
 )
 
@@ -247,10 +248,9 @@ def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
     for number in order:
         key = KEYS[number * 16 : number * 16 + 16]
         parent = KEYS[number * 16 - 16 : number * 16] if number else ROOT
-        record = (SPACE.digest, key, parent, (number,), (12288,), LAYOUT.object_bytes)
-        made.handle(Recovered(1, 1, *record))
-    ended = made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
-    assert {c.locations for c in ended if isinstance(c, Drop)} == {(5,), (7,)}
+        made.handle(recovered(key, parent, (number,)))
+    ended = made.handle(recovered(b"", b"", ()))
+    assert [(c.locations, c.why) for c in ended if isinstance(c, Drop)] == [((5, 7), Why.ORPHANED)]
     made.check()
     made.handle(Joined(2, 1, SPACE))
     assert ask(made).load_tokens == 4 * CHUNK
@@ -259,11 +259,28 @@ def test_recovery_in_any_order_drops_what_has_no_parent() -> None:
 def test_recovery_under_a_smaller_cap_evicts() -> None:
     """A cap that shrank between two lives holds from the first moment."""
     made = Brain(config(disk_objects=3))
-    parents = ROOT + KEYS[:-16]
-    made.handle(Recovered(1, 1, SPACE.digest, KEYS, parents, tuple(range(8)), (12288,) * 8, 6144))
-    made.handle(Recovered(1, 1, SPACE.digest, b"", b"", (), (), 0))
+    made.handle(recovered(KEYS, ROOT + KEYS[:-16], tuple(range(8))))
+    made.handle(recovered(b"", b"", ()))
     made.check()
     assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
+
+
+def test_stamps_that_are_used_up_begin_anew_and_keep_their_order() -> None:
+    """After four billion uses the least recently used block still goes first."""
+    made = brain(pages=8)
+    finish(made, store(made, KEYS[:32]))
+    blocks = made._world.blocks
+    blocks._clock = STAMP_MAX - 1
+    for number in (1, 2):
+        key = chain_keys(SPACE.digest, [number] * CHUNK, CHUNK)
+        finish(made, store(made, key), first=10 * number)
+    assert blocks._clock < STAMP_MAX // 2 + 10
+    ask(made)
+    store(made, chain_keys(SPACE.digest, [3] * CHUNK, CHUNK))
+    made.check()
+    held = {holding.key for holding in made.holdings() if holding.states[0] is State.READY}
+    assert chain_keys(SPACE.digest, [1] * CHUNK, CHUNK) not in held
+    assert {KEYS[:16], KEYS[16:32], chain_keys(SPACE.digest, [2] * CHUNK, CHUNK)} <= held
 
 
 def test_room_is_made_before_it_is_counted_on() -> None:

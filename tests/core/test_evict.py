@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +39,18 @@ def test_least_recently_used_goes_first(touches: list[int]) -> None:
         index.stamp[row] = 100 + time
         policy.add(row)
     assert drain(policy) == sorted(range(12), key=lambda row: index.stamp[row])
+
+
+@given(st.lists(st.integers(0, 11), max_size=20), st.lists(st.integers(0, 11), max_size=20))
+def test_many_candidates_at_once_are_the_same(before: list[int], together: list[int]) -> None:
+    """Rows that are known already, or named twice, are in the order once."""
+    index, policy = make(12)
+    for row in drain(policy):
+        index.stamp[row] = 1 + row * 5 % 12
+    for row in before:
+        policy.add(row)
+    policy.add_all(array("I", together))
+    assert drain(policy) == sorted({*before, *together}, key=lambda row: index.stamp[row])
 
 
 def test_rows_set_aside_come_back() -> None:

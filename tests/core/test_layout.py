@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.core.layout import Group, GroupKind, Layout, default_chunk_tokens
+from kvwise.core.layout import BYTES_MAX, Group, GroupKind, Layout, default_chunk_tokens
 
 FULL = Group(GroupKind.FULL, (4096, 8192))
 WINDOW = Group(GroupKind.WINDOW, (2048,), 128)
@@ -61,11 +61,12 @@ def test_window_needs_only_its_tail() -> None:
         (1, 1 << 40, (Group(GroupKind.FULL, (1,)),), 1),
         (1, 1, (Group(GroupKind.FULL, (1,)),), 1 << 40),
         (1, 1, (Group(GroupKind.FULL, (1 << 62,)),), 1),
+        (1, 1, (Group(GroupKind.FULL, (BYTES_MAX + 1,)),), 1),
     ],
 )
 def test_nonsense_is_refused(block: int, chunk: int, shape: tuple[Group, ...], ranks: int) -> None:
-    """A chunk that is no multiple of the block, no groups, no ranks, what no header can tell."""
-    with pytest.raises(ValueError, match=r"multiple|at least one|cannot be|believable"):
+    """A chunk that is no multiple of the block, no groups, no ranks, what is no object."""
+    with pytest.raises(ValueError, match=r"multiple|at least one|cannot be|hint: lower"):
         Layout(block, chunk, shape, ranks)
 
 

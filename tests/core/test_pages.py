@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,9 @@ def test_against_a_set(count: int, moves: list[int]) -> None:
             pages.free(back)
             free.update(back)
         assert pages.free_count == len(free)
+    alike = [some for some in held if len(some) == 3]
+    firsts = array("I", [some[0] for some in alike])
+    assert pages.chains(firsts, 3) == tuple(page for some in alike for page in some)
 
 
 def test_fresh_pages_are_neighbours() -> None:

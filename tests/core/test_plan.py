@@ -87,7 +87,7 @@ def test_no_other_cut_is_faster(
 ) -> None:
     """Trying every number of chunks finds nothing better than the few cuts that are priced."""
     tiers = [tier for tier, count in sources for _ in range(count)]
-    asked = question(*runs(tiers), local=local, margin=0.0)
+    asked = question(*runs(bytes(tiers)), local=local, margin=0.0)
     cut = answer(asked, tier_s=dict(enumerate(chunk_s)), token_s=token_s, pair_s=pair_s)
 
     def total_s(chunks: int) -> float:
@@ -102,5 +102,5 @@ def test_no_other_cut_is_faster(
 
 def test_runs() -> None:
     """Neighbouring chunks of one tier are one run."""
-    assert runs([0, 0, 1, 1, 1, 0]) == ((0, 2), (1, 3), (0, 1))
-    assert runs([]) == ()
+    assert runs(bytes([0, 0, 1, 1, 1, 0])) == ((0, 2), (1, 3), (0, 1))
+    assert runs(b"") == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TypeVar
 
 from kvwise.core.brain import Brain
@@ -18,6 +19,7 @@ from kvwise.core.words import (
     Namespace,
     Offered,
     Planned,
+    Recovered,
     Store,
     TierSpec,
 )
@@ -76,6 +78,16 @@ def finish(made: Brain, commands: list[Command], *, first: int = 1) -> list[Comm
             queue += [c for c in more if isinstance(c, Load | Store)]
     made.check()
     return out
+
+
+def recovered(
+    keys: bytes, parents: bytes, locations: tuple[int, ...], stored_bytes: int = 12288
+) -> Recovered:
+    """Records of the disk, all of one size."""
+    count = len(locations)
+    sizes = struct.pack(f"<{count}I", *[stored_bytes] * count)
+    packed = struct.pack(f"<{count}Q", *locations)
+    return Recovered(1, 1, SPACE.digest, keys, parents, packed, sizes, LAYOUT.object_bytes)
 
 
 def ask(made: Brain, *, name: str = "q", local: int = 0, now_ns: int = 3) -> Planned:

@@ -153,7 +153,7 @@ def test_only_its_user_reads_a_log(recorded: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"KVWLOG2\n", MAGIC, MAGIC + b"\0" * 8, MAGIC + struct.pack("<II", 1 << 31, 0)],
+    [b"", b"KVWLOG1\n", MAGIC, MAGIC + b"\0" * 8, MAGIC + struct.pack("<II", 1 << 31, 0)],
     ids=["empty", "other-magic", "no-header", "empty-header", "huge"],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes) -> None:
@@ -163,6 +163,19 @@ def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes) -> None:
 
     with pytest.raises(FrameError):
         Recording(path)
+
+
+def test_the_log_of_an_older_version_is_refused_by_name(recorded: Path, tmp_path: Path) -> None:
+    """A log whose events had another form is not misread, and a new log moves it away."""
+    path = tmp_path / "older"
+    path.write_bytes(b"KVWLOG1\n" + recorded.read_bytes()[len(MAGIC) :])
+
+    with pytest.raises(FrameError, match="another version; hint"):
+        replay(path)
+    EventLog(path, BRAIN).close()
+
+    assert replay(path)[0].equal
+    assert path.with_name("older.old").read_bytes().startswith(b"KVWLOG1\n")
 
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from kvwise.core.admit import Budget
-from kvwise.core.blocks import Blocks, State
+from kvwise.core.blocks import Blocks
 from kvwise.core.brain import Brain
 from kvwise.core.index import NONE
 from kvwise.core.loads import LoadJob, LoadLease, Loads
+from kvwise.core.shelf import State
 from kvwise.core.stores import StoreJob, Stores
 from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
 from kvwise.errors import FailureKind
@@ -130,15 +131,13 @@ def silent_end(patch: Patch) -> None:
 
 def second_record_stays(patch: Patch) -> None:
     """Of two records of one block that a restart finds, nobody gives the second back."""
-    real = Stores._take_in
+    real = Brain.handle
 
-    def take_in(self: Stores, tier: int, above: int, record: tuple[bytes, int, int, int]) -> int:
-        row = real(self, tier, above, record)
-        out = self._world.out
-        out[:] = [c for c in out if not (isinstance(c, Drop) and c.why is Why.PRESENT)]
-        return row
+    def handle(self: Brain, event: Event) -> list[Command]:
+        commands = real(self, event)
+        return [c for c in commands if not (isinstance(c, Drop) and c.why is Why.PRESENT)]
 
-    patch.setattr(Stores, "_take_in", take_in)
+    patch.setattr(Brain, "handle", handle)
 
 
 def budget_ignored(patch: Patch) -> None:

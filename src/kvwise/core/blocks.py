@@ -1,8 +1,8 @@
-"""Blocks: the state of every block on every tier, and all code that changes it. Decides nothing.
+"""Blocks: every block on every tier, and what may become of it. It takes no decision of its own.
 
 Rules that hold after every event:
 
-1. A copy moves between states only as `MOVES` says.
+1. A copy moves between states only as `shelf.MOVES` says.
 2. A block is READY on a tier only when its bytes are there.
 3. A pinned block keeps its bytes; to drop it is to doom it, and it goes when the last pin does.
 4. A tier gives up a block only after all of the block's children on that tier, and the last copy of
@@ -14,97 +14,18 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
-from kvwise.core.evict import POLICIES, Eviction
-from kvwise.core.index import NONE, Index
-from kvwise.core.keys import ROOT
+from kvwise.core import columns
+from kvwise.core.evict import POLICIES
+from kvwise.core.index import MANY, NONE, Index
+from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.pages import Pages
+from kvwise.core.shelf import Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
-from kvwise.errors import BugError
 
-
-class State(IntEnum):
-    """The life of one copy."""
-
-    ABSENT = 0
-    STORING = 1
-    READY = 2
-    MOVING = 3
-    EVICTING = 4
-
-
-MOVES = {
-    (State.ABSENT, "store"): State.STORING,
-    (State.ABSENT, "load"): State.MOVING,
-    (State.ABSENT, "recover"): State.READY,
-    (State.STORING, "finish"): State.READY,
-    (State.MOVING, "finish"): State.READY,
-    (State.EVICTING, "finish"): State.EVICTING,
-    (State.STORING, "doom"): State.EVICTING,
-    (State.READY, "doom"): State.EVICTING,
-    (State.ABSENT, "doom"): State.EVICTING,
-    (State.MOVING, "doom"): State.EVICTING,
-    (State.STORING, "clear"): State.ABSENT,
-    (State.MOVING, "clear"): State.ABSENT,
-    (State.READY, "clear"): State.ABSENT,
-    (State.EVICTING, "clear"): State.ABSENT,
-}
-"""Next state by (state, verb); whatever is not here must not happen."""
-
-
-class Shelf:
-    """The copies on one tier, as columns beside the index's rows."""
-
-    def __init__(self, spec: TierSpec, policy: Eviction) -> None:
-        """An empty tier."""
-        self.spec = spec
-        self.policy = policy
-        self.state = array("B")
-        self.location = array("Q")
-        self.stored = array("I")
-        self.kids = array("I")
-        self.used_bytes = 0
-        self.ready = 0
-        self.free_hint_bytes: int | None = None
-
-    def grow(self, rows: int) -> None:
-        """Give every row up to `rows` a place in the columns."""
-        more = rows - len(self.state)
-        for column in (self.state, self.location, self.stored, self.kids):
-            column.frombytes(bytes(column.itemsize * more))
-
-    def move(self, row: int, verb: str) -> State:
-        """Change the state of a copy by the table; returns the state it had.
-
-        Raises:
-            BugError: the table has no such move.
-        """
-        before = State(self.state[row])
-        after = MOVES.get((before, verb))
-        if after is None:
-            raise BugError(f"{self.spec.name}: cannot {verb} row {row} in state {before.name}")
-        self.state[row] = after
-        self.ready += (after is State.READY) - (before is State.READY)
-        return before
-
-    def account(self, delta_bytes: int) -> None:
-        """The tier holds `delta_bytes` more, and its filesystem has as many fewer."""
-        self.used_bytes += delta_bytes
-        if self.free_hint_bytes is not None:
-            self.free_hint_bytes -= delta_bytes
-
-    def room_bytes(self) -> int:
-        """Bytes that may be written before the cap or the filesystem's own limit."""
-        room = self.spec.capacity_bytes - self.used_bytes
-        return room if self.free_hint_bytes is None else min(room, self.free_hint_bytes)
-
-    def size_bytes(self) -> int:
-        """Bytes of the columns."""
-        columns = (self.state, self.location, self.stored, self.kids)
-        return sum(c.itemsize * len(c) for c in columns)
+STAMP_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +67,29 @@ class Blocks:
                 return tier
         return -1
 
+    def tiers_of(self, rows: array[int]) -> bytes:
+        """`tier_of` for each of the rows, up to the first that cannot be read."""
+        if len(rows) >= MANY:
+            states = [shelf.state for shelf in self.shelves]
+            return columns.first_with(states, rows, State.READY)
+        tiers, state, ready = bytearray(), self.shelves[DRAM].state, int(State.READY)
+        for row in rows:
+            tier = DRAM if state[row] == ready else self.tier_of(row)
+            if tier < 0:
+                break
+            tiers.append(tier)
+        return bytes(tiers)
+
+    def count_ready(self, tier: int, rows: array[int], first: int) -> int:
+        """How many rows in a row, from place `first` on, are READY on a tier."""
+        state, last = self.shelves[tier].state, len(rows)
+        if last - first >= MANY:
+            return len(columns.first_with([state], rows[first:], State.READY))
+        place = first
+        while place < last and state[rows[place]] == State.READY:
+            place += 1
+        return place - first
+
     def is_doomed(self, row: int) -> bool:
         """Whether the block only waits for its pins to go."""
         return row in self._doomed
@@ -153,6 +97,23 @@ class Blocks:
     def pages_of(self, row: int) -> tuple[int, ...]:
         """Arena pages of a block that has them."""
         return self.pages.chain(self.shelves[DRAM].location[row])
+
+    def pages_of_all(self, rows: array[int]) -> tuple[int, ...]:
+        """The arena pages of many blocks, which all have some, one block after the other."""
+        shelf = self.shelves[DRAM]
+        if len(rows) >= MANY:
+            sizes = columns.gather(shelf.stored, rows)
+            if sizes == array("I", [sizes[0]]) * len(sizes):
+                first = columns.gather(shelf.location, rows)
+                return self.pages.chains(first, sizes[0])
+        return tuple(page for row in rows for page in self.pages_of(row))
+
+    def absent_from(self, tier: int, rows: Sequence[int]) -> Sequence[int]:
+        """Those of the rows that have no copy on a tier."""
+        state = self.shelves[tier].state
+        if isinstance(rows, array) and len(rows) >= MANY:
+            return columns.those(state, rows, State.ABSENT)
+        return [row for row in rows if state[row] == State.ABSENT]
 
     def holdings(self) -> Iterator[Holding]:
         """Every block."""
@@ -171,10 +132,19 @@ class Blocks:
 
     # --- changes ---
 
-    def tick(self) -> int:
-        """A new last-use stamp, later than all before."""
-        self._clock += 1
-        return self._clock
+    def tick(self, count: int = 1) -> int:
+        """A new last-use stamp, later than all before, and the first of `count` of them.
+
+        Stamps have 32 bits. When they are used up all are halved: what was used at two
+        neighbouring times counts as used at one.
+        """
+        while self._clock + count > STAMP_MAX:
+            self._clock = self._clock // 2 + 1
+            columns.halve(self.index.stamp)
+            for shelf in self.shelves:
+                shelf.policy.restamped()
+        first, self._clock = self._clock + 1, self._clock + count
+        return first
 
     def pin(self, row: int) -> None:
         """Keep the bytes of a block until `unpin`."""
@@ -186,15 +156,55 @@ class Blocks:
         if not self.index.pins[row] and self.is_doomed(row):
             self._finish_doomed(row)
 
+    def touch(self, rows: array[int]) -> None:
+        """These blocks were just used, all at one time."""
+        now, stamp = self.tick(), self.index.stamp
+        if len(rows) >= MANY:
+            columns.fill(stamp, rows, now)
+            return
+        for row in rows:
+            stamp[row] = now
+
+    def pin_all(self, rows: array[int]) -> None:
+        """Pin different rows."""
+        if len(rows) >= MANY:
+            columns.add(self.index.pins, rows, 1)
+            return
+        pins = self.index.pins
+        for row in rows:
+            pins[row] += 1
+
+    def unpin_all(self, rows: array[int]) -> None:
+        """Take one pin back from each of different rows."""
+        pins = self.index.pins
+        if self._doomed:
+            for row in rows:
+                self.unpin(row)
+        elif len(rows) >= MANY:
+            columns.add(pins, rows, -1)
+        else:
+            for row in rows:
+                pins[row] -= 1
+
     def add(self, key: bytes, parent: int, space: int) -> int:
         """A row for a new block that is nowhere yet."""
         row = self.index.add(key, parent, space)
-        capacity = self.index.capacity
-        if capacity > len(self.shelves[DRAM].state):
-            for shelf in self.shelves:
-                shelf.grow(capacity)
+        self._grow()
         self.index.stamp[row] = self.tick()
         return row
+
+    def add_many(self, keys: bytes, space: int) -> tuple[array[int], array[int]]:
+        """Rows for those of the keys that have none, as `Index.add_many` makes them."""
+        stamp = self.tick(len(keys) // KEY_BYTES)
+        rows, places = self.index.add_many(keys, space, stamp)
+        self._grow()
+        return rows, places
+
+    def recover(self, tier: int, rows: array[int], placed: tuple[array[int], array[int]]) -> None:
+        """Copies of many blocks are found on a tier; `placed` are their locations and bytes."""
+        shelf = self.shelves[tier]
+        shelf.recover(rows, *placed)
+        columns.count(shelf.kids, columns.gather(self.index.parent, rows))
 
     def enter(self, tier: int, row: int, verb: str, stored_bytes: int) -> None:
         """A copy comes into being on a tier (`store`, `load` or `recover`) and takes its bytes."""
@@ -281,8 +291,8 @@ class Blocks:
 
     def offer_all(self, tier: int) -> None:
         """Tell the policy every candidate of a tier; recovery does so once, at its end."""
-        for row in range(self.index.capacity):
-            self._offer(tier, row)
+        shelf = self.shelves[tier]
+        shelf.policy.add_all(columns.candidates(shelf.state, State.READY, shelf.kids))
 
     def take_drops(self) -> list[Command]:
         """`Drop` commands for everything that left a tier since the last call."""
@@ -294,6 +304,13 @@ class Blocks:
         return drops
 
     # --- inner moves ---
+
+    def _grow(self) -> None:
+        """Give new rows their places on every shelf."""
+        capacity = self.index.capacity
+        if capacity > len(self.shelves[DRAM].state):
+            for shelf in self.shelves:
+                shelf.grow(capacity)
 
     def _may_leave(self, tier: int, row: int) -> bool:
         """Whether a tier may give up a block that has no child there.

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from kvwise.core.blocks import Holding, State
+from kvwise.core.blocks import Holding
 from kvwise.core.index import NONE
 from kvwise.core.loads import Loads
+from kvwise.core.recovery import Recovery
+from kvwise.core.shelf import State
 from kvwise.core.stores import Stores
 from kvwise.core.words import (
     Asked,
@@ -49,6 +51,7 @@ class Brain:
         self._world = World(config)
         self._loads = Loads(self._world)
         self._stores = Stores(self._world)
+        self._recovery = Recovery(self._world)
         self._clients: set[int] = set()
 
     def handle(self, event: Event) -> list[Command]:
@@ -97,7 +100,7 @@ class Brain:
             case Space():
                 self._world.blocks.shelves[event.tier].free_hint_bytes = event.free_bytes
             case Recovered():
-                self._stores.recovered(event)
+                self._recovery.recovered(event)
             case Cleared():
                 self._clear(event.space)
             case _:

@@ -21,6 +21,10 @@ class Eviction(Protocol):
         """`row` became a candidate. Adding it again changes nothing."""
         ...
 
+    def add_all(self, rows: array[int]) -> None:
+        """Many rows became candidates."""
+        ...
+
     def propose(self) -> int:
         """The candidate to give up first, or NONE; it stays known until `refuse` or `accept`."""
         ...
@@ -35,6 +39,10 @@ class Eviction(Protocol):
 
     def restore(self) -> None:
         """Rows set aside may be proposed again."""
+        ...
+
+    def restamped(self) -> None:
+        """Every stamp changed, but not which is older; nothing is set aside."""
         ...
 
 
@@ -62,6 +70,22 @@ class Lru:
         if not queued[row]:
             queued[row] = 1
             heapq.heappush(self._heap, self._index.stamp[row] << 32 | row)
+
+    def add_all(self, rows: array[int]) -> None:
+        """Many rows became candidates: the heap is made once for all of them."""
+        heap, queued, stamp = self._heap, self._queued, self._index.stamp
+        queued.frombytes(bytes(max(0, self._index.capacity - len(queued))))
+        for row in rows:
+            if not queued[row]:
+                queued[row] = 1
+                heap.append(stamp[row] << 32 | row)
+        heapq.heapify(heap)
+
+    def restamped(self) -> None:
+        """Take the stamps anew."""
+        stamp = self._index.stamp
+        self._heap = [stamp[entry & NONE] << 32 | entry & NONE for entry in self._heap]
+        heapq.heapify(self._heap)
 
     def propose(self) -> int:
         """The candidate with the oldest stamp, or NONE."""

@@ -1,20 +1,24 @@
 """Index: which blocks exist, by key and by place in the prefix tree. It knows no tier and no bytes.
 
 Every block is a row in columns of machine integers, never a Python object: a million rows cost tens
-of bytes each and give the garbage collector nothing to visit. The hash table is split into shards
-that grow one at a time, so that no insertion ever pays for rehashing everything.
+of bytes each and give the garbage collector nothing to visit.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 
-NONE = 0xFFFFFFFF
+from kvwise.core import columns
+from kvwise.core.table import EMPTY, Table
+
+NONE = EMPTY
 """No row: end of a list, absent parent, failed look-up."""
 
-_SHARDS = 1024
-_SHARD_ROWS_MIN = 8
+MANY = 192
+"""From so many rows on, doing it to all at once is quicker than to one after the other."""
+
 _ROWS_MORE_MIN = 64
 _KEY = struct.Struct("<QQ")
 
@@ -24,8 +28,6 @@ class Index:
 
     def __init__(self) -> None:
         """An empty index."""
-        self._shards = [array("I", [NONE]) * _SHARD_ROWS_MIN for _ in range(_SHARDS)]
-        self._counts = array("I", [0]) * _SHARDS
         self._free = array("I")
         self.hi = array("Q")
         self.lo = array("Q")
@@ -37,6 +39,7 @@ class Index:
         self.pins = array("H")
         self.stamp = array("I")
         self.rows = 0
+        self._table = Table(self.hi, self.lo)
 
     @property
     def capacity(self) -> int:
@@ -45,18 +48,7 @@ class Index:
 
     def find(self, key: bytes) -> int:
         """The row of `key`, or NONE."""
-        return self._find(*_KEY.unpack(key))
-
-    def _find(self, hi: int, lo: int) -> int:
-        table = self._shards[lo & (_SHARDS - 1)]
-        mask = len(table) - 1
-        place = hi & mask
-        his, los = self.hi, self.lo
-        while (row := table[place]) != NONE:
-            if his[row] == hi and los[row] == lo:
-                return row
-            place = (place + 1) & mask
-        return NONE
+        return self._table.find(*_KEY.unpack(key))
 
     def key(self, row: int) -> bytes:
         """The 16-byte key of a row."""
@@ -65,22 +57,57 @@ class Index:
     def add(self, key: bytes, parent: int, space: int) -> int:
         """Make a row for a key that has none, below `parent` (NONE for the first of a chain)."""
         if not self._free:
-            self._grow()
+            self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
         row = self._free.pop()
-        hi, lo = _KEY.unpack(key)
-        self.hi[row], self.lo[row] = hi, lo
+        self.hi[row], self.lo[row] = _KEY.unpack(key)
         self.space[row], self.parent[row] = space, parent
         self._child[row] = self._next[row] = self._previous[row] = NONE
         self.pins[row] = self.stamp[row] = 0
         if parent != NONE:
             self._link(row, parent)
-        shard = lo & (_SHARDS - 1)
-        if self._counts[shard] * 3 >= len(self._shards[shard]) * 2:
-            self._rehash(shard)
-        self._place(self._shards[shard], hi, row)
-        self._counts[shard] += 1
+        self._table.insert(row)
         self.rows += 1
         return row
+
+    def reserve(self, keys: Sequence[bytes]) -> None:
+        """Prepare for adding all of these keys, so that nothing has to grow meanwhile."""
+        self._table.reserve(keys)
+        need = sum(map(len, keys)) // _KEY.size - len(self._free)
+        if need > 0:
+            self._grow(max(_ROWS_MORE_MIN, need))
+
+    def add_many(self, keys: bytes, space: int, stamp: int) -> tuple[array[int], array[int]]:
+        """Make rows, as yet without parents, for those of the keys that have none.
+
+        The stamps are counted from `stamp` on. Returns the new rows, and the place of each of them
+        among the keys; of keys that come twice it is the first.
+        """
+        self.reserve([keys])
+        places = columns.newcomers(self._table, keys)
+        count = len(places)
+        if not count:
+            return places, places
+        rows = self._free[-count:]
+        del self._free[-count:]
+        rows.reverse()
+        columns.spread_keys(self._table, rows, columns.pick(keys, _KEY.size, places))
+        columns.fill(self.space, rows, space)
+        columns.fill(self.pins, rows, 0)
+        for column in (self.parent, self._child, self._next, self._previous):
+            columns.fill(column, rows, NONE)
+        columns.spread(self.stamp, rows, columns.numbers(stamp, count))
+        self._table.insert_many(rows)
+        self.rows += count
+        return rows, places
+
+    def parents(self, keys: bytes) -> array[int]:
+        """The row of each parent's key: NONE for `keys.ROOT`, `columns.LOST` for one without."""
+        return columns.parents(self._table, keys)
+
+    def link_many(self, rows: array[int], parents: array[int]) -> None:
+        """Put rows that `add_many` made below their parents."""
+        columns.spread(self.parent, rows, parents)
+        columns.link((self._child, self._next, self._previous), rows, parents)
 
     def remove(self, row: int) -> None:
         """Forget a row that has no children and no pins.
@@ -90,10 +117,11 @@ class Index:
         """
         if self._child[row] != NONE or self.pins[row]:
             raise ValueError(f"row {row} has children or {self.pins[row]} pins")
-        self._unplace(self.hi[row], self.lo[row], row)
+        self._table.remove(row)
         if self.parent[row] != NONE:
             self._unlink(row, self.parent[row])
         self.parent[row] = NONE
+        self.hi[row] = self.lo[row] = 0  # neighbours are read without the table: no stale keys
         self._free.append(row)
         self.rows -= 1
 
@@ -118,7 +146,7 @@ class Index:
 
     def length(self, keys: bytes, last: int) -> int:
         """How many of the first `last` keys are present, by galloping then binary search."""
-        find, unpack, size = self._find, _KEY.unpack_from, _KEY.size
+        find, unpack, size = self._table.find, _KEY.unpack_from, _KEY.size
 
         def present(i: int) -> bool:
             return find(*unpack(keys, i * size)) != NONE
@@ -136,11 +164,29 @@ class Index:
                 bad = middle
         return good
 
+    def chain(self, keys: bytes) -> array[int]:
+        """The rows of the last of these keys, which is present, and of all of its ancestors.
+
+        They come from the root down. Those of a prompt are the rows of its keys, so those are
+        looked up together; whether each is the next one's parent shows if they are.
+        """
+        if len(keys) >= MANY * _KEY.size:
+            rows = self._find_chain(keys)
+            if columns.is_chain(self.parent, rows):
+                return rows
+        rows, parent = array("I"), self.parent
+        row = self.find(keys[-_KEY.size :])
+        while row != NONE:
+            rows.append(row)
+            row = parent[row]
+        rows.reverse()
+        return rows
+
     def size_bytes(self) -> int:
         """Bytes of all columns and of the hash table."""
-        columns = [self.hi, self.lo, self.space, self.parent, self._child, self._next]
-        columns += [self._previous, self.pins, self.stamp, self._free, self._counts]
-        return sum(c.itemsize * len(c) for c in [*columns, *self._shards])
+        parts = [self.hi, self.lo, self.space, self.parent, self._child, self._next]
+        parts += [self._previous, self.pins, self.stamp, self._free]
+        return sum(part.itemsize * len(part) for part in parts) + self._table.size_bytes()
 
     def check(self) -> None:
         """Verify that table, columns and links agree.
@@ -148,23 +194,37 @@ class Index:
         Raises:
             AssertionError: they do not.
         """
-        assert sum(self._counts) == self.rows == self.capacity - len(self._free)
-        for table, count in zip(self._shards, self._counts, strict=True):
-            for row in table if count else ():
-                if row == NONE:
-                    continue
-                assert self._find(self.hi[row], self.lo[row]) == row
-                for child in self.children(row):
-                    assert self.parent[child] == row
+        assert self.rows == self.capacity - len(self._free)
+        self._table.check(self.rows)
+        free = set(self._free)
+        for row in range(self.capacity):
+            if row in free:
+                continue
+            for child in self.children(row):
+                assert self.parent[child] == row
 
-    def _grow(self) -> None:
-        """Make room for an eighth more rows at once, so that adding one costs no allocation."""
+    def _find_chain(self, keys: bytes) -> array[int]:
+        """The row of each key, or NONE. What was added together lies together, often all of it."""
+        rows = array("I")
+        run = MANY
+        while run >= MANY and len(keys) >= MANY * _KEY.size:
+            row = self.find(keys[: _KEY.size])
+            if row == NONE:
+                break
+            run = columns.neighbours(self._table, keys, row)
+            rows += columns.numbers(row, run)
+            keys = keys[run * _KEY.size :]
+        return rows + columns.find(self._table, keys)
+
+    def _grow(self, more: int) -> None:
+        """Make room for so many rows more at once, so that adding one costs no allocation."""
         have = self.capacity
-        more = max(_ROWS_MORE_MIN, have // 8)
-        columns = (self.hi, self.lo, self.space, self.parent, self._child, self._next)
-        for column in (*columns, self._previous, self.pins, self.stamp):
+        parts = (self.hi, self.lo, self.space, self.parent, self._child, self._next)
+        for column in (*parts, self._previous, self.pins, self.stamp):
             column.frombytes(bytes(column.itemsize * more))
-        self._free.extend(range(have + more - 1, have - 1, -1))
+        fresh = columns.numbers(have, more)
+        fresh.reverse()
+        self._free[:0] = fresh
 
     def _link(self, row: int, parent: int) -> None:
         head = self._child[parent]
@@ -181,39 +241,3 @@ class Index:
             self._next[before] = after
         if after != NONE:
             self._previous[after] = before
-
-    def _place(self, table: array[int], hi: int, row: int) -> None:
-        mask = len(table) - 1
-        place = hi & mask
-        while table[place] != NONE:
-            place = (place + 1) & mask
-        table[place] = row
-
-    def _rehash(self, shard: int) -> None:
-        old = self._shards[shard]
-        table = array("I", [NONE]) * (len(old) * 2)
-        for row in old:
-            if row != NONE:
-                self._place(table, self.hi[row], row)
-        self._shards[shard] = table
-
-    def _unplace(self, hi: int, lo: int, row: int) -> None:
-        """Delete from linear probing by moving later rows back, so that no tombstones pile up."""
-        shard = lo & (_SHARDS - 1)
-        table = self._shards[shard]
-        mask = len(table) - 1
-        hole = hi & mask
-        while table[hole] != row:
-            hole = (hole + 1) & mask
-        place = hole
-        while True:
-            place = (place + 1) & mask
-            mover = table[place]
-            if mover == NONE:
-                break
-            home = self.hi[mover] & mask
-            if (place - home) & mask >= (place - hole) & mask:
-                table[hole] = mover
-                hole = place
-        table[hole] = NONE
-        self._counts[shard] -= 1

@@ -19,7 +19,7 @@ OBJECT_BYTES_MIN = 512 * 1024
 CHUNK_TOKENS_MIN = 16
 CHUNK_TOKENS_MAX = 256
 NUMBER_MAX = (1 << 31) - 1
-BYTES_MAX = 1 << 40  # as much as the header of a frame can tell
+BYTES_MAX = 1 << 31  # with what a tier adds, the bytes of an object are numbers of 32 bits
 
 
 class GroupKind(Enum):
@@ -74,7 +74,10 @@ class Layout:
         if max(self.chunk_tokens, self.ranks) > NUMBER_MAX or min(pages) < 0:
             raise ValueError("a layout has numbers that cannot be, or pages of negative size")
         if self.object_bytes > BYTES_MAX:
-            raise ValueError(f"an object of {self.object_bytes} bytes is not believable")
+            raise ValueError(
+                f"an object of {self.object_bytes} bytes exceeds {BYTES_MAX}; "
+                "hint: lower the tokens of a chunk"
+            )
 
     @property
     def blocks_per_chunk(self) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kvwise.core.blocks import State
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.layout import Layout
 from kvwise.core.plan import Cut, Question, choose, runs
+from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
     Asked,
@@ -44,8 +45,8 @@ class LoadLease:
     client: int
     request: str
     space: Space
-    rows: list[int]
-    tiers: list[int]
+    rows: array[int]
+    tiers: bytes
     skip_tokens: int
     expires_ns: int
     wait_ns: int
@@ -78,8 +79,8 @@ class LoadJob:
 class _Found:
     """Where an `Asked` request stands: rows to load from, their tiers, and what was matched."""
 
-    rows: list[int] = field(default_factory=list)
-    tiers: list[int] = field(default_factory=list)
+    rows: array[int] = field(default_factory=lambda: array("I"))
+    tiers: bytes = b""
     match_tokens: int = 0
 
 
@@ -111,17 +112,16 @@ class Loads:
             world.tally.asked_tokens += event.total_tokens
             world.tally.decisions[f"{cut.choice.value}|{cut.why.value}"] += 1
         first = event.local_tokens // layout.chunk_tokens
-        rows = lease.rows if lease else []
-        dram = world.blocks.shelves[DRAM].state
+        tiers = lease.tiers if lease else b""
         world.out.append(
             Planned(
                 client=event.client,
                 request=event.request,
                 lease=lease.number if lease else 0,
                 first_chunk=first,
-                chunks=len(rows),
+                chunks=len(tiers),
                 load_tokens=decision.load_tokens,
-                ready=all(dram[row] == State.READY for row in rows),
+                ready=tiers == bytes(len(tiers)),
                 deadline_ns=lease.wait_ns if lease else 0,
                 decision=decision,
             )
@@ -136,30 +136,12 @@ class Loads:
         length = index.length(event.keys, last)
         if not length:
             return _Found(match_tokens=event.local_tokens)
-        deepest = index.find(event.keys[(length - 1) * KEY_BYTES : length * KEY_BYTES])
-        self._touch(deepest)
-        rows: list[int] = []
-        row = deepest
-        while row != NONE and len(rows) < length - first:
-            rows.append(row)
-            row = index.parent[row]
-        rows.reverse()
-        tiers = []
-        for row in rows:
-            tier = blocks.tier_of(row)  # a doomed block has no copy that can be read
-            if tier < 0:
-                break
-            tiers.append(tier)
+        rows = index.chain(event.keys[: length * KEY_BYTES])
+        blocks.touch(rows)
+        rows = rows[max(0, len(rows) - length + first) :]
+        tiers = blocks.tiers_of(rows)  # a doomed block has no copy that can be read
         matched = max(event.local_tokens, (first + len(tiers)) * chunk)
         return _Found(rows[: len(tiers)], tiers, matched)
-
-    def _touch(self, row: int) -> None:
-        """A block and all of its ancestors were just used."""
-        index, now = self._world.blocks.index, self._world.blocks.tick()
-        stamp, parent = index.stamp, index.parent
-        while row != NONE:
-            stamp[row] = now
-            row = parent[row]
 
     def _cut(self, event: Asked, space: Space, layout: Layout, found: _Found) -> Cut:
         world = self._world
@@ -175,8 +157,10 @@ class Loads:
         pages_each = -(-space.raw_bytes // world.config.page_bytes)
         if pages_each * len(found.rows) > world.blocks.pages.count:
             return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.NO_ROOM)
+        sources = runs(found.tiers)
+        sizes_of = _sizes(sources, space.raw_bytes, len(world.config.tiers))
         question = Question(
-            sources=runs(found.tiers),
+            sources=sources,
             chunk_tokens=layout.chunk_tokens,
             skip_tokens=event.local_tokens % layout.chunk_tokens,
             local_tokens=event.local_tokens,
@@ -186,10 +170,7 @@ class Loads:
         )
 
         def load_s(chunks: int) -> float:
-            bytes_by_tier = [0] * len(world.config.tiers)
-            for tier, count in Counter(found.tiers[:chunks]).items():
-                bytes_by_tier[tier] = count * space.raw_bytes
-            return world.costs.load_s(space.number, bytes_by_tier)
+            return world.costs.load_s(space.number, sizes_of[chunks])
 
         return choose(question, load_s, world.costs.recompute[space.number].seconds)
 
@@ -211,8 +192,7 @@ class Loads:
             expires_ns=world.now_ns + world.config.lease_ttl_ns,
             wait_ns=min(max(wait_ns, _WAIT_NS_MIN), world.config.load_timeout_ns),
         )
-        for row in lease.rows:
-            world.blocks.pin(row)
+        world.blocks.pin_all(lease.rows)
         self.leases[lease.number] = lease
         self._lease_of[event.client, event.request] = lease.number
         return lease
@@ -241,13 +221,14 @@ class Loads:
         self._record(event.client, decision)
         return decision
 
-    def _tokens(self, tiers: list[int], layout: Layout, skip_tokens: int) -> dict[str, int]:
+    def _tokens(self, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
         """Tokens that chunks provide, by tier; the first of them are on the device already."""
-        name = self._world.name
-        tokens = {name(tier): n * layout.chunk_tokens for tier, n in Counter(tiers).items()}
+        name, tokens = self._world.name, Counter[str]()
+        for tier, count in runs(tiers):
+            tokens[name(tier)] += count * layout.chunk_tokens
         if tiers:
             tokens[name(tiers[0])] -= skip_tokens
-        return tokens
+        return dict(tokens)
 
     def _record(self, client: int, decision: Decision) -> None:
         self._records.pop((client, decision.request), None)
@@ -272,25 +253,23 @@ class Loads:
         lease.expires_ns = world.now_ns + lease.wait_ns + world.config.lease_ttl_ns
         self._shorten(lease, max(0, event.chunks))
         reads: dict[int, list[int]] = {}
-        for place, row in enumerate(lease.rows):
+        ready = world.blocks.count_ready(DRAM, lease.rows, 0)
+        for place, row in enumerate(lease.rows[ready:], ready):
             if not self._prepare(lease, row, reads):
                 self._shorten(lease, place)
                 world.tally.refused[f"dram|{Why.NO_ROOM.value}"] += 1
                 break
-        pages: list[int] = []
-        for row in lease.rows:
-            pages.extend(world.blocks.pages_of(row))
+        pages = world.blocks.pages_of_all(lease.rows)
         world.out.append(
-            Granted(event.client, lease.number, tuple(range(len(lease.rows))), tuple(pages), {})
+            Granted(event.client, lease.number, tuple(range(len(lease.rows))), pages, {})
         )
         for tier, rows in sorted(reads.items()):
             self._read(lease, tier, rows)
         self._advance(lease)
 
     def _shorten(self, lease: LoadLease, chunks: int) -> None:
-        for row in lease.rows[chunks:]:
-            self._world.blocks.unpin(row)
-        del lease.rows[chunks:], lease.tiers[chunks:]
+        self._world.blocks.unpin_all(lease.rows[chunks:])
+        lease.rows, lease.tiers = lease.rows[:chunks], lease.tiers[:chunks]
 
     def _prepare(self, lease: LoadLease, row: int, reads: dict[int, list[int]]) -> bool:
         """See that a row is in the arena or on its way; False when neither is possible."""
@@ -338,9 +317,7 @@ class Loads:
         )
 
     def _advance(self, lease: LoadLease) -> None:
-        state = self._world.blocks.shelves[DRAM].state
-        while lease.ready < len(lease.rows) and state[lease.rows[lease.ready]] == State.READY:
-            lease.ready += 1
+        lease.ready += self._world.blocks.count_ready(DRAM, lease.rows, lease.ready)
         self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
 
     def done(self, job: LoadJob, event: Done) -> None:
@@ -390,13 +367,13 @@ class Loads:
 
     # --- ends ---
 
-    def released(self, event: Released) -> list[int]:
+    def released(self, event: Released) -> array[int]:
         """The client is done with a lease; returns the rows it used."""
         lease = self.leases.get(event.lease)
         if lease is None or lease.client != event.client:
-            return []
+            return array("I")
         self._account(lease, event)
-        rows = [] if event.failed else list(lease.rows)
+        rows = array("I") if event.failed else lease.rows
         self._end(lease)
         return rows
 
@@ -434,8 +411,7 @@ class Loads:
     def _end(self, lease: LoadLease) -> None:
         del self.leases[lease.number]
         self._lease_of.pop((lease.client, lease.request), None)
-        for row in lease.rows:
-            self._world.blocks.unpin(row)
+        self._world.blocks.unpin_all(lease.rows)
         self._world.out.append(Ended(lease.number))
 
     def left(self, client: int) -> None:
@@ -456,3 +432,16 @@ class Loads:
             yield from lease.rows
         for job in self.jobs.values():
             yield from (row for row in job.rows if row != NONE)
+
+
+def _sizes(
+    sources: tuple[tuple[int, int], ...], raw_bytes: int, tiers: int
+) -> dict[int, list[int]]:
+    """Bytes to be loaded from each tier, by where a cut is possible: after each of the sources."""
+    sizes: dict[int, list[int]] = {}
+    chunks, so_far = 0, [0] * tiers
+    for tier, count in sources:
+        chunks += count
+        so_far[tier] += count * raw_bytes
+        sizes[chunks] = so_far.copy()
+    return sizes

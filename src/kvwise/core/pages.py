@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from itertools import pairwise
 
+from kvwise.core import columns
+
 _END = 0xFFFFFFFF
 _FREE = 0xFFFFFFFE
 
@@ -56,6 +58,10 @@ class Pages:
             if page == _FREE:
                 raise ValueError(f"page {pages[-1]} is not part of an object")
         return tuple(pages)
+
+    def chains(self, firsts: array[int], each: int) -> tuple[int, ...]:
+        """The pages of many objects of `each` pages, by their first ones."""
+        return tuple(columns.follow(self._next, firsts, each))
 
     def free(self, pages: tuple[int, ...]) -> None:
         """Give pages back.

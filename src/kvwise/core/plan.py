@@ -54,15 +54,17 @@ class Cut:
     why: Why
 
 
-def runs(tiers: list[int]) -> tuple[tuple[int, int], ...]:
-    """(tier, count) runs of a list of tiers."""
-    found: list[list[int]] = []
-    for tier in tiers:
-        if found and found[-1][0] == tier:
-            found[-1][1] += 1
-        else:
-            found.append([tier, 1])
-    return tuple((tier, count) for tier, count in found)
+def runs(tiers: bytes) -> tuple[tuple[int, int], ...]:
+    """(tier, count) runs of the tiers of chunks."""
+    others = tiers.translate(None, tiers[:1])
+    known, found, start = {*tiers[:1], *others}, [], 0
+    while start < len(tiers):
+        tier = tiers[start]
+        ends = [at for other in known - {tier} if (at := tiers.find(other, start)) >= 0]
+        end = min(ends, default=len(tiers))
+        found.append((tier, end - start))
+        start = end
+    return tuple(found)
 
 
 def choose(

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvwise.core.admit import Admit, Budget, Reject, admit_prompt
-from kvwise.core.blocks import State
 from kvwise.core.index import NONE
 from kvwise.core.keys import ROOT, split_keys
 from kvwise.core.queue import DeferredWrites
+from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
     Done,
-    Drop,
     Ended,
     Failed,
     Filled,
     Granted,
     Item,
     Offered,
-    Recovered,
     Store,
     Why,
 )
@@ -68,7 +66,6 @@ class Stores:
         lower = range(1, len(world.config.tiers))
         self.queues = {tier: DeferredWrites(world.config.queue_bytes) for tier in lower}
         self._budgets = {tier: Budget(world.config.write_bytes_per_day) for tier in lower}
-        self._orphans: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
 
     # --- from the device into the arena ---
 
@@ -175,14 +172,11 @@ class Stores:
 
     # --- down the tiers ---
 
-    def consider(self, rows: Iterable[int]) -> None:
+    def consider(self, rows: Sequence[int]) -> None:
         """Queue blocks in the arena for every lower tier that lacks them."""
         world = self._world
         for tier, queue in self.queues.items():
-            shelf = world.blocks.shelves[tier]
-            for row in rows:
-                if shelf.state[row] != State.ABSENT:
-                    continue
+            for row in world.blocks.absent_from(tier, rows):
                 raw_bytes = world.spaces[world.blocks.index.space[row]].raw_bytes
                 if not queue.push(world.blocks.index.key(row), raw_bytes):
                     world.tally.refused[f"{world.name(tier)}|{Why.FULL.value}"] += 1
@@ -288,67 +282,6 @@ class Stores:
         if not job.left:
             del self.jobs[job.number]
         self._world.blocks.unpin(row)
-
-    # --- after a restart ---
-
-    def recovered(self, event: Recovered) -> None:
-        """Take in records of an earlier life; an event without records ends the recovery.
-
-        A record is kept once its parent is; one whose parent never appears could never be matched.
-        """
-        if not event.keys:
-            self._end_recovery(event.tier)
-            return
-        keys, parents = split_keys(event.keys), split_keys(event.parents)
-        space = self._world.meet(event.space, event.space.hex()[:8], event.raw_bytes)
-        find = self._world.blocks.index.find
-        last_key, last_row = b"", NONE
-        for place, key in enumerate(keys):
-            record = (key, space.number, event.locations[place], event.stored_bytes[place])
-            parent = parents[place]
-            above = NONE
-            if parent != ROOT:
-                above = last_row if parent == last_key else find(parent)
-                if above == NONE:
-                    self._orphans.setdefault(parent, []).append(record)
-                    continue
-            last_key, last_row = key, self._take_in(event.tier, above, record)
-            if self._orphans:
-                self._adopt(event.tier, key, last_row)
-
-    def _adopt(self, tier: int, key: bytes, row: int) -> None:
-        """Take in what waited for this block, and what waited for those."""
-        known = [(key, row)]
-        while known:
-            parent, above = known.pop()
-            waiting = self._orphans.pop(parent, ())
-            known += [(record[0], self._take_in(tier, above, record)) for record in waiting]
-
-    def _take_in(self, tier: int, above: int, record: tuple[bytes, int, int, int]) -> int:
-        """Enter one record below a row; of two with one key the first stays. The row of the key."""
-        key, space, location, stored_bytes = record
-        blocks = self._world.blocks
-        shelf = blocks.shelves[tier]
-        row = blocks.index.find(key)
-        if row == NONE:
-            row = blocks.add(key, above, space)
-        elif shelf.state[row] != State.ABSENT:
-            drop = Drop(tier, key, (location,), (stored_bytes,), Why.PRESENT)
-            self._world.out.append(drop)
-            return row
-        blocks.enter(tier, row, "recover", stored_bytes)
-        shelf.location[row] = location
-        return row
-
-    def _end_recovery(self, tier: int) -> None:
-        for records in self._orphans.values():
-            self._world.out.extend(
-                Drop(tier, key, (location,), (stored_bytes,), Why.ORPHANED)
-                for key, _, location, stored_bytes in records
-            )
-        self._orphans.clear()
-        self._world.blocks.offer_all(tier)
-        self._world.blocks.make_room(tier, 0)
 
     def pinned(self) -> Iterator[int]:
         """Every row once for each pin that leases and jobs here hold."""

@@ -246,12 +246,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Records that a tier found at start-up, in any order; `parents` and `keys` are joined.
+    """Records that a tier found at start-up, in any order, as columns; without any, that was all.
 
     Attributes:
         tier: index of the tier.
-        locations: one token for each record.
-        stored_bytes: bytes that the tier spends on each record.
+        keys, parents: of the records, joined.
+        locations: one token for each record, little-endian u64.
+        stored_bytes: bytes that the tier spends on each record, little-endian u32; `Layout` has
+            the bound that makes this enough.
         raw_bytes: payload bytes of each record.
     """
 
@@ -260,8 +262,8 @@ class Recovered:
     space: bytes
     keys: bytes
     parents: bytes
-    locations: tuple[int, ...]
-    stored_bytes: tuple[int, ...]
+    locations: bytes
+    stored_bytes: bytes
     raw_bytes: int
 
 

@@ -32,7 +32,10 @@ from kvwise.core.world import BrainConfig
 from kvwise.errors import BugError, ConfigError, FrameError
 from kvwise.units import GIB, format_size
 
-MAGIC = b"KVWLOG1\n"
+MAGIC = b"KVWLOG2\n"
+FAMILY = MAGIC[:6]
+"""How the logs of every version begin."""
+
 LOG_BYTES_MAX = GIB
 """Where a log ends: about ten million events."""
 
@@ -158,7 +161,7 @@ def _require_log(path: Path) -> None:
                     f"serve.event_log = {str(path)!r} is being written by another daemon; "
                     "hint: name another file"
                 ) from None
-        if found in (b"", MAGIC):
+        if not found or found.startswith(FAMILY):
             return
     raise ConfigError(
         f"serve.event_log = {str(path)!r} exists and is not an event log; hint: name a new file"
@@ -207,8 +210,13 @@ class Recording:
         self._file = path.open("rb")
         self.complete = True
         try:
-            if self._file.read(len(MAGIC)) != MAGIC:
+            found = self._file.read(len(MAGIC))
+            if not found.startswith(FAMILY):
                 raise FrameError(f"{path} is not a kvwise event log")
+            if found != MAGIC:
+                raise FrameError(
+                    f"{path} was written by another version; hint: replay it with that one"
+                )
             record = self._record()
             if record is None or record[0] != _HEADER:
                 raise FrameError(f"{path} has no header")

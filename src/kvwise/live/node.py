@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import struct
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ DISK_LATENCY_S = 5e-4
 """First guesses for the disk, about one NVMe drive of a cloud machine; measuring replaces them."""
 
 LEASE_TTL_NS = 30 * NS_PER_S
-RECORDS_AT_ONCE = 4096
+RECORDS_AT_ONCE = 1 << 16
 """Recovered records in one event."""
 
 CLOSE_S = 5.0
@@ -193,12 +194,13 @@ class Node:
                 self._tell(number, groups.pop((record.space, record.raw_bytes)), record)
         for (space, raw_bytes), group in groups.items():
             self._tell(number, group, Record(b"", b"", space, b"", raw_bytes))
-        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", (), (), 0)])
+        self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", b"", b"", 0)])
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
     def _tell(self, number: int, group: _Recovery, like: Record) -> None:
         """Tell the brain of one group of records."""
+        count = len(group.keys)
         self.pump.handle(
             [
                 Recovered(
@@ -207,8 +209,8 @@ class Node:
                     like.space,
                     b"".join(group.keys),
                     b"".join(group.parents),
-                    tuple(placed.location for placed in group.placed),
-                    tuple(placed.stored_bytes for placed in group.placed),
+                    struct.pack(f"<{count}Q", *(placed.location for placed in group.placed)),
+                    struct.pack(f"<{count}I", *(placed.stored_bytes for placed in group.placed)),
                     like.raw_bytes,
                 )
             ]

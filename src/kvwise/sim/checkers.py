@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kvwise.core.blocks import Holding, State
+from kvwise.core.blocks import Holding
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT
+from kvwise.core.shelf import State
 from kvwise.core.stores import JOBS_MAX
 from kvwise.core.words import DRAM
 from kvwise.sim.accounts import Life

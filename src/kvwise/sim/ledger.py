@@ -7,6 +7,7 @@ block dropped. It carries out nothing.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -112,9 +113,11 @@ class Ledger:
             case Space():
                 self._full.discard(event.tier)
             case Recovered() if event.keys:
-                keys, sizes = split_keys(event.keys), event.stored_bytes
+                keys = split_keys(event.keys)
+                locations = struct.unpack(f"<{len(keys)}Q", event.locations)
+                sizes = struct.unpack(f"<{len(keys)}I", event.stored_bytes)
                 self.parents.update(zip(keys, split_keys(event.parents), strict=True))
-                for key, location, size in zip(keys, event.locations, sizes, strict=True):
+                for key, location, size in zip(keys, locations, sizes, strict=True):
                     self.recovering[event.tier, location] = key, size
             case _:
                 pass

@@ -7,6 +7,7 @@ follows. It decides nothing.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -164,7 +165,7 @@ class Node:
                 for first in range(0, len(records), RECORDS_AT_ONCE):
                     few = records[first : first + RECORDS_AT_ONCE]
                     self.handle(self._recovered(number, space, raw_bytes, few))
-            self.handle(Recovered(self.clock_ns(), number, b"", b"", b"", (), (), 0))
+            self.handle(Recovered(self.clock_ns(), number, b"", b"", b"", b"", b"", 0))
 
     def _recovered(
         self, tier: int, space: bytes, raw_bytes: int, records: list[tuple[int, Record]]
@@ -175,8 +176,8 @@ class Node:
             space=space,
             keys=b"".join(record.key for _, record in records),
             parents=b"".join(record.parent for _, record in records),
-            locations=tuple(location for location, _ in records),
-            stored_bytes=tuple(record.stored_bytes for _, record in records),
+            locations=struct.pack(f"<{len(records)}Q", *(location for location, _ in records)),
+            stored_bytes=struct.pack(f"<{len(records)}I", *(r.stored_bytes for _, r in records)),
             raw_bytes=raw_bytes,
         )
 
