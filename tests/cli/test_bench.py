@@ -74,6 +74,7 @@ def test_rows_are_printed_for_people_and_for_programs(
     assert cli.run(command) == 0
     text = capsys.readouterr()
     assert "dram.put" in text.out
+    assert "…" not in text.out
     assert "bytes_per_block" in text.out
     assert "measured: dram" in text.err
 

@@ -109,10 +109,10 @@ def _show(rows: Rows, console: Console) -> None:
 
 def _rates(rows: list[Row]) -> Table:
     """Rates beside their yardsticks."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("path", "object"):
         table.add_column(name, no_wrap=True)
-    for name in ("GB/s", "yardstick", "ratio (range)", "by CPU", "goal"):
+    for name in ("GB/s", "yardstick", "ratio (range)", "CPU", "goal"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
