@@ -226,7 +226,7 @@ def test_the_command_of_a_run_can_be_typed(small: Path) -> None:
 
     assert options.command == (
         f"kvwise bench tiers --disk {small} --objects 2MiB --part dram --part index "
-        "--passes 3 --quick"
+        "--passes 3 --records 20000 --quick"
     )
     assert TiersOptions(small, (), ()).turns == tiers.PASSES
     assert TiersOptions(small, (), (), quick=True).turns == tiers.PASSES_QUICK
