@@ -188,7 +188,7 @@ class Disk:
         _words("auto", "direct", "buffered"),
         "auto: past the page cache if possible; direct: no start without; buffered: through it",
     )
-    threads: int = _key(2, COUNT, "threads that read and write")
+    threads: int = _key(4, COUNT, "threads that read and write")
     segment: int = _key(256 * MIB, SIZE, "bytes of one segment file")
 
 

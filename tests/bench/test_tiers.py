@@ -111,10 +111,10 @@ def test_without_fio_the_disk_is_skipped_and_said_so(
 def test_fio_moves_as_much_as_the_tier_in_calls_as_long(small: Path) -> None:
     """Block size and bytes follow the objects; small ones travel together."""
     with DiskPath(small / "tier", 720 * KIB, 64 * MIB) as path:
-        fio = path.fio(small, 2)
+        fio = path.reader(small)
 
-        assert fio.block_bytes == 3 * (720 + 4) * KIB
-        assert path.total_bytes - 4 * fio.block_bytes < 2 * fio.job_bytes <= path.total_bytes
+        assert fio.block_bytes == 6 * (720 + 4) * KIB
+        assert path.total_bytes - 4 * fio.block_bytes < 4 * fio.job_bytes <= path.total_bytes
 
 
 def test_wrong_bytes_from_memory_fail_the_bench(

@@ -24,7 +24,7 @@ from kvwise.live.clock import deadline_after, now_ns
 from kvwise.live.workers import Workers
 from kvwise.tiers.base import Placed
 from kvwise.tiers.directio import Io
-from kvwise.tiers.disk import RUN_BYTES, DiskConfig, DiskTier
+from kvwise.tiers.disk import READ_RUN_BYTES, WRITE_RUN_BYTES, DiskConfig, DiskTier
 from kvwise.tiers.dram import Arena, ArenaShape
 from kvwise.units import KIB, MIB
 
@@ -91,10 +91,18 @@ class DiskPath:
         """How the folder's files are accessed."""
         return self._tier.io[0]
 
-    def fio(self, folder: Path, jobs: int) -> Fio:
-        """The yardstick: calls as long as the tier's runs of neighbours, and as many bytes."""
+    def writer(self, folder: Path) -> Fio:
+        """The yardstick of `put`: one writer, as a segment has one at a time."""
+        return self._fio(folder, 1, WRITE_RUN_BYTES)
+
+    def reader(self, folder: Path) -> Fio:
+        """The yardstick of `get`: as many readers as the workers."""
+        return self._fio(folder, self.threads, READ_RUN_BYTES)
+
+    def _fio(self, folder: Path, jobs: int, run_bytes: int) -> Fio:
+        """Calls as long as the tier's runs of neighbours, and as many bytes."""
         framed = frame.frame_bytes(self.object_bytes)
-        block_bytes = framed * -(-RUN_BYTES // framed)
+        block_bytes = framed * -(-run_bytes // framed)
         blocks = max(1, self.total_bytes // jobs // block_bytes)
         return Fio(folder, block_bytes, jobs, blocks * block_bytes, direct=self.io is Io.DIRECT)
 

@@ -136,6 +136,7 @@ def measure_here(blocks: int) -> Row:
     prompts = max(1, blocks // PROMPT_BLOCKS)
     server = _Server(prompts * PROMPT_BLOCKS)
     gc.collect()
+    gc.freeze()  # as the daemon does before it serves
     before = _resident_bytes()
     held = sum(server.store(number) for number in range(prompts))
     if held != prompts * PROMPT_BLOCKS:

@@ -216,7 +216,7 @@ def _disk(run: _Run) -> None:
 def _disk_rows(run: _Run, folder: Path, object_bytes: int, total_bytes: int) -> None:
     """Both directions for one size of object, then a look at the bytes."""
     with DiskPath(folder / "tier", object_bytes, total_bytes) as path:
-        writer, reader = path.fio(folder, 1), path.fio(folder, path.threads)
+        writer, reader = path.writer(folder), path.reader(folder)
         found = run.turns(
             f"disk, {format_size(object_bytes)}",
             {
