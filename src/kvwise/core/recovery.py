@@ -74,7 +74,6 @@ class Recovery:
         lengths = (len(event.parents), len(event.locations), len(event.stored_bytes))
         if rest or lengths != (KEY_BYTES * count, 8 * count, 4 * count):
             raise BugError(f"{count} recovered keys, but columns of {lengths} bytes beside them")
-        space = self._world.meet(event.space, event.space.hex()[:8], event.raw_bytes)
         locations = columns.unpack(event.locations, "Q")
         stored_bytes = columns.unpack(event.stored_bytes, "I")
         if self._world.is_full(event.space):
