@@ -292,6 +292,34 @@ def test_recovery_under_a_smaller_cap_evicts() -> None:
     assert made.snapshot()["levels"]["tiers"]["disk"]["objects"] == 3
 
 
+@pytest.mark.parametrize("pages", [3, 8, 11, 16, 40])
+def test_one_offer_is_as_many_offers_of_one_chunk(pages: int) -> None:
+    """The same blocks enter and the same are evicted; what has no room is refused with a reason."""
+    whole, single = (brain(pages=pages, disk_objects=0) for _ in range(2))
+    for made in (whole, single):
+        store(made, chain_keys(SPACE.digest, [7] * (3 * CHUNK), CHUNK)[: 16 * min(3, pages // 2)])
+    granted = pick(whole.handle(Offered(2, 1, "w", SPACE.digest, ROOT, KEYS, 128)), Granted)
+    whole.check()
+    leases, got = [], []
+    for at in range(0, len(KEYS), 16):
+        parent = KEYS[at - 16 : at] if at else ROOT
+        event = Offered(2, 1, "w", SPACE.digest, parent, KEYS[at : at + 16], 128)
+        one = pick(single.handle(event), Granted)
+        leases += [one.lease] * len(one.chunks)
+        got += [at // 16 for _ in one.chunks]
+    assert list(granted.chunks) == got == list(range(min(8, pages // 2)))
+    assert sum(granted.reasons.values()) == 8 - len(got)
+    assert (Why.NO_ROOM in granted.reasons) == (len(got) < 8)
+    whole.handle(Filled(3, 1, granted.lease, len(got)))
+    for lease in leases:
+        single.handle(Filled(3, 1, lease, 1))
+    both = [
+        {(h.key, h.parent, h.pins, h.states) for h in made.holdings()} for made in (whole, single)
+    ]
+    assert both[0] == both[1]
+    whole.check()
+
+
 def test_stamps_that_are_used_up_begin_anew_and_keep_their_order() -> None:
     """After four billion uses the least recently used block still goes first."""
     made = brain(pages=8)

@@ -16,7 +16,7 @@ def make(count: int) -> tuple[Index, Lru]:
     index = Index()
     policy = Lru(index)
     for number in range(count):
-        row = index.add(number.to_bytes(16), NONE, 0)
+        row = index.add_chain(number.to_bytes(16), NONE, 0)[0]
         index.stamp[row] = number + 1
         policy.add(row)
     return index, policy
@@ -68,7 +68,7 @@ def test_a_reused_row_counts_with_its_new_stamp() -> None:
     """An entry left over from a row's earlier life does not evict its new one early."""
     index, policy = make(2)
     index.remove(0)
-    row = index.add((9).to_bytes(16), NONE, 0)
+    row = index.add_chain((9).to_bytes(16), NONE, 0)[0]
     assert row == 0
     index.stamp[row] = 50
     policy.add(row)

@@ -35,7 +35,7 @@ class IndexMachine(RuleBasedStateMachine):
         if key in self.model:
             return
         row = self.index.find(above) if above in self.model else NONE
-        self.index.add(key, row, 7)
+        self.index.add_chain(key, row, 7)
         self.model[key] = above if above in self.model else None
 
     @rule(number=st.integers(0, 400))
@@ -85,16 +85,29 @@ def test_length_of_a_chain(present: int, asked: int) -> None:
     keys = chain_keys(b"s" * 16, range(400), 4)
     index, parent = Index(), NONE
     for key in split_keys(keys)[:present]:
-        parent = index.add(key, parent, 0)
+        parent = index.add_chain(key, parent, 0)[0]
     assert index.length(keys, asked) == min(present, asked)
+
+
+@pytest.mark.parametrize(("fresh", "last"), [(0, 5), (1, 5), (4, 5), (1, 0), (4, 0), (4, 3)])
+def test_a_chain_is_added_up_to_a_key_that_is_known(fresh: int, last: int) -> None:
+    """Each row is below the one before; a known key, or a repetition, and all after it stay out."""
+    index, keys = Index(), [key_of(number) for number in range(7)]
+    root = index.add_chain(key_of(100), NONE, 0)[0]
+    other = index.add_chain(keys[5], root, 0)[0]
+    rows = index.add_chain(b"".join([*keys[:fresh], keys[last], keys[6]]), root, 0)
+    assert [index.key(row) for row in rows] == keys[:fresh]
+    assert [index.parent[row] for row in rows] == [root, *rows][: len(rows)]
+    assert (index.parent[other], index.rows) == (root, fresh + 2)
+    index.check()
 
 
 def test_subtree_lists_ancestors_first() -> None:
     """Reversed, it is an order in which rows can be removed."""
     index = Index()
-    root = index.add(key_of(1), NONE, 0)
-    left, right = index.add(key_of(2), root, 0), index.add(key_of(3), root, 0)
-    leaf = index.add(key_of(4), left, 0)
+    root = index.add_chain(key_of(1), NONE, 0)[0]
+    left, right = index.add_chain(key_of(2), root, 0)[0], index.add_chain(key_of(3), root, 0)[0]
+    leaf = index.add_chain(key_of(4), left, 0)[0]
     found = index.subtree(root)
     assert set(found) == {root, left, right, leaf}
     for row in reversed(found):
@@ -106,6 +119,6 @@ def test_a_million_rows_would_be_small() -> None:
     """Columns and table stay under 64 bytes a row, and growth never rehashes everything."""
     index = Index()
     for number in range(50_000):
-        index.add(hashlib.blake2b(number.to_bytes(4), digest_size=16).digest(), NONE, 0)
+        index.add_chain(hashlib.blake2b(number.to_bytes(4), digest_size=16).digest(), NONE, 0)
     assert index.size_bytes() / index.rows < 64
     index.check()

@@ -29,7 +29,7 @@ def test_against_a_set(count: int, moves: list[int]) -> None:
         elif held:
             back = held.pop(move % len(held))
             assert pages.chain(back[0]) == back
-            pages.free(back)
+            pages.free(back[0])
             free.update(back)
         assert pages.free_count == len(free)
     alike = [some for some in held if len(some) == 3]
@@ -43,8 +43,20 @@ def test_fresh_pages_are_neighbours() -> None:
     assert pages.allocate(4) == (0, 1, 2, 3)
     again = pages.allocate(3)
     assert again == (4, 5, 6)
-    pages.free(again)
+    pages.free(again[0])
     assert pages.allocate(3) == again
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_many_objects_at_once_are_as_many_one_by_one(each: int) -> None:
+    """The same pages in the same order, and each object's own chain; nothing when one lacks."""
+    together, single = Pages(4 * each), Pages(4 * each)
+    assert together.allocate(each, 5) is None
+    assert together.free_count == 4 * each
+    got = together.allocate(each, 4)
+    one_by_one = [single.allocate(each) for _ in range(4)]
+    assert got == tuple(page for pages in one_by_one for page in pages or ())
+    assert [together.chain(got[at]) for at in range(0, len(got), each)] == one_by_one
 
 
 def test_double_free_is_refused() -> None:
@@ -52,9 +64,9 @@ def test_double_free_is_refused() -> None:
     pages = Pages(4)
     got = pages.allocate(2)
     assert got is not None
-    pages.free(got)
+    pages.free(got[0])
     with pytest.raises(ValueError, match="freed twice"):
-        pages.free(got)
+        pages.free(got[0])
     with pytest.raises(ValueError, match="not part"):
         pages.chain(got[0])
     assert pages.free_count == 4

@@ -120,9 +120,10 @@ def test_a_block_of_this_life_gets_its_copy_back() -> None:
     finish(made, store(made), first=100)
     other = chain_keys(SPACE.digest, [7] * (2 * CHUNK), CHUNK)
     for key in split_keys(other):
-        row = made._world.blocks.add(key, NONE, 0)
-        made._world.blocks.reserve_pages(row, "store", PAGE)
-        made._world.blocks.finish(0, row)
+        rows = made._world.blocks.add_chain(key, NONE, 0)
+        assert made._world.blocks.reserve_chain(rows, PAGE)
+        made._world.blocks.finish_all(0, rows)
+        made._world.blocks.unpin_all(rows)
     parents = ROOT + KEYS[:16] + ROOT + b"nobody's parent."
     made.handle(recovered(KEYS[:32] + other, parents, (1, 2, 3, 4)))
     drops = [c for c in made.handle(recovered(b"", b"", ())) if isinstance(c, Drop)]

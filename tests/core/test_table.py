@@ -46,7 +46,7 @@ class TableMachine(RuleBasedStateMachine):
         assert [self.many.key(row) for row in rows] == list(fresh)
         assert [self.many.stamp[row] for row in rows] == list(range(1, len(fresh) + 1))
         for key in fresh:
-            self.single.add(key, NONE, space)
+            self.single.add_chain(key, NONE, space)
         self.present |= set(fresh)
 
     @rule(first=st.integers(0, 160), count=st.integers(1, 30))
@@ -55,8 +55,8 @@ class TableMachine(RuleBasedStateMachine):
         for number in range(first, first + count):
             key = key_of(number)
             if key not in self.present:
-                self.many.add(key, NONE, 0)
-                self.single.add(key, NONE, 0)
+                self.many.add_chain(key, NONE, 0)
+                self.single.add_chain(key, NONE, 0)
                 self.present.add(key)
 
     @rule(numbers=st.lists(st.integers(0, 160), max_size=40))
@@ -97,10 +97,10 @@ def test_a_chain_in_pieces_is_found_whole(pieces: list[int], once: bool, other: 
     keys = [key_of(number) for number in range(sum(pieces))]
     for number, piece in enumerate(pieces):
         for key in keys[len(expected) : len(expected) + piece]:
-            parent = index.add(key, parent, 0)
+            parent = index.add_chain(key, parent, 0)[0]
             expected.append(parent)
         if once or other:
-            index.add(key_of(10_000 + number), NONE if once else parent, 0)
+            index.add_chain(key_of(10_000 + number), NONE if once else parent, 0)
     assert list(index.chain(b"".join(keys))) == expected
 
 
@@ -109,7 +109,7 @@ def test_a_row_that_left_is_nobodys_neighbour() -> None:
     index, parent = Index(), NONE
     keys = [key_of(number) for number in range(2 * MANY)]
     for key in keys:
-        parent = index.add(key, parent, 0)
+        parent = index.add_chain(key, parent, 0)[0]
     for key in reversed(keys[MANY:]):
         index.remove(index.find(key))
     assert find_many(index, b"".join(keys)) == [index.find(key) for key in keys]
@@ -118,9 +118,9 @@ def test_a_row_that_left_is_nobodys_neighbour() -> None:
 def test_a_chain_under_other_keys_is_that_of_its_last_block() -> None:
     """Keys that are present but no chain give the ancestors of the last, as the tree has them."""
     index, count = Index(), 2 * MANY
-    strangers = [index.add(key_of(number), NONE, 0) for number in range(count)]
-    root = index.add(key_of(count), NONE, 0)
-    leaf = index.add(key_of(count + 1), root, 0)
+    strangers = [index.add_chain(key_of(number), NONE, 0)[0] for number in range(count)]
+    root = index.add_chain(key_of(count), NONE, 0)[0]
+    leaf = index.add_chain(key_of(count + 1), root, 0)[0]
     keys = b"".join(index.key(row) for row in [*strangers, leaf])
     assert list(index.chain(keys)) == [root, leaf]
 
@@ -130,15 +130,15 @@ def test_many_links_are_those_made_one_by_one(parents: list[int | None]) -> None
     """Children come in the same order, beside children that were there before."""
     many, single = Index(), Index()
     for index in (many, single):
-        roots = [index.add(key_of(number), NONE, 0) for number in range(31)]
+        roots = [index.add_chain(key_of(number), NONE, 0)[0] for number in range(31)]
         for number in range(0, 31, 3):
-            index.add(key_of(100 + number), roots[number], 0)
+            index.add_chain(key_of(100 + number), roots[number], 0)
     keys = b"".join(key_of(200 + number) for number in range(len(parents)))
     rows, _ = many.add_many(keys, 0, 1)
     above = array("I", [NONE if parent is None else parent for parent in parents])
     many.link_many(rows, above)
     for key, parent in zip(split_keys(keys), above, strict=True):
-        single.add(key, parent, 0)
+        single.add_chain(key, parent, 0)
     for row in range(31):
         names = [[index.key(child) for child in index.children(row)] for index in (many, single)]
         assert names[0] == names[1]
@@ -158,7 +158,9 @@ def test_growing_shards_leave_no_gaps_for_long() -> None:
     """What shards leave when they grow is taken by others, and preparing for many packs them."""
     index = Index()
     for number in range(20_000):
-        index.add(struct.pack("<QQ", number * 0x9E3779B97F4A7C15 % (1 << 64), number), NONE, 0)
+        index.add_chain(
+            struct.pack("<QQ", number * 0x9E3779B97F4A7C15 % (1 << 64), number), NONE, 0
+        )
     grown = index._table.size_bytes()
     index.reserve([struct.pack("<2048Q", *range(2048)) * 40])
     assert len(index._table.slots) == sum(index._table.mask) + 1024

@@ -87,7 +87,8 @@ class ArenaTier:
     def free(self, placed: Sequence[Placed]) -> None:
         with self._lock:
             for one in placed:
-                self._pages.free(self._objects.pop(one.location)[0])
+                self._pages.free(one.location)
+                del self._objects[one.location]
 
     def scan(self) -> Iterator[Found]:
         return iter(())

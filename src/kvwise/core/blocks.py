@@ -22,7 +22,7 @@ from kvwise.core.evict import POLICIES
 from kvwise.core.index import MANY, NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.pages import Pages
-from kvwise.core.shelf import Shelf, State
+from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 
 STAMP_MAX = (1 << 32) - 1
@@ -196,12 +196,15 @@ class Blocks:
             for row in rows:
                 pins[row] -= 1
 
-    def add(self, key: bytes, parent: int, space: int) -> int:
-        """A row for a new block that is nowhere yet."""
-        row = self.index.add(key, parent, space)
+    def add_chain(self, keys: bytes, parent: int, space: int) -> array[int]:
+        """Rows for new blocks that are nowhere yet, as `Index.add_chain` makes them, pinned."""
+        rows = self.index.add_chain(keys, parent, space)
         self._grow()
-        self.index.stamp[row] = self.tick()
-        return row
+        stamp = self.index.stamp
+        for now, row in enumerate(rows, self.tick(len(rows))):
+            stamp[row] = now
+        self.pin_all(rows)
+        return rows
 
     def add_many(self, keys: bytes, space: int) -> tuple[array[int], array[int]]:
         """Rows for those of the keys that have none, as `Index.add_many` makes them."""
@@ -217,21 +220,35 @@ class Blocks:
         columns.count(shelf.kids, columns.gather(self.index.parent, rows))
 
     def enter(self, tier: int, row: int, verb: str, stored_bytes: int) -> None:
-        """A copy comes into being on a tier (`store`, `load` or `recover`) and takes its bytes."""
-        shelf = self.shelves[tier]
-        shelf.move(row, verb)
-        shelf.stored[row] = stored_bytes // shelf.spec.unit_bytes
-        shelf.account(stored_bytes)
-        if (parent := self.index.parent[row]) != NONE:
-            shelf.kids[parent] += 1
+        """A copy comes into being on a tier (`store` or `load`) and takes its bytes."""
+        self.enter_all(tier, (row,), verb, stored_bytes)
+
+    def enter_all(self, tier: int, rows: Sequence[int], verb: str, stored_bytes: int) -> None:
+        """`enter` for different rows, each with so many bytes."""
+        shelf, parents = self.shelves[tier], self.index.parent
+        stored, kids, units = shelf.stored, shelf.kids, stored_bytes // shelf.spec.unit_bytes
+        shelf.move_all(rows, verb)
+        shelf.account(len(rows) * stored_bytes)
+        for row in rows:
+            stored[row] = units
+            if (parent := parents[row]) != NONE:
+                kids[parent] += 1
 
     def finish(self, tier: int, row: int, *, location: int | None = None) -> None:
         """The bytes of a copy are complete."""
         shelf = self.shelves[tier]
         if location is not None:
             shelf.location[row] = location
-        shelf.move(row, "finish")
-        self._offer(tier, row)
+        self.finish_all(tier, (row,))
+
+    def finish_all(self, tier: int, rows: Sequence[int]) -> None:
+        """The bytes of different copies are complete."""
+        shelf = self.shelves[tier]
+        shelf.move_all(rows, "finish")
+        state, kids = shelf.state, shelf.kids
+        for row in rows:
+            if not kids[row] and state[row] == READY:
+                shelf.policy.add(row)
 
     def resize(self, tier: int, row: int, stored_bytes: int) -> None:
         """A copy turned out to take other bytes than were set aside for it."""
@@ -247,6 +264,24 @@ class Blocks:
                 return None
         self.enter(DRAM, row, verb, count * self.page_bytes)
         self.shelves[DRAM].location[row] = pages[0]
+        return pages
+
+    def reserve_chain(self, rows: array[int], raw_bytes: int) -> tuple[int, ...]:
+        """Arena pages for what `add_chain` made, evicting others if needed.
+
+        When that is not enough, the last of the rows go again, from the index and from `rows`.
+        """
+        shelf, each = self.shelves[DRAM], -(-raw_bytes // self.page_bytes)
+        while self.pages.free_count < each * len(rows) and self.evict_one(DRAM):
+            pass
+        while self.pages.free_count < each * len(rows):
+            self.unpin(rows[-1])
+            self.index.remove(rows.pop())
+        pages = self.pages.allocate(each, len(rows)) or ()
+        self.enter_all(DRAM, rows, "store", each * self.page_bytes)
+        location = shelf.location
+        for row, first in zip(rows, pages[::each], strict=True):
+            location[row] = first
         return pages
 
     def make_room(self, tier: int, need_bytes: int) -> bool:
@@ -265,7 +300,7 @@ class Blocks:
         policy, index = shelf.policy, self.index
         evicted = False
         while not evicted and (row := policy.propose()) != NONE:
-            if shelf.state[row] != State.READY or shelf.kids[row]:
+            if shelf.state[row] != READY or shelf.kids[row]:
                 policy.accept()
             elif index.pins[row] or not self._may_leave(tier, row):
                 policy.set_aside()
@@ -310,6 +345,8 @@ class Blocks:
             Drop(tier, b"".join(keys), tuple(locations), tuple(stored), why)
             for (tier, why), (keys, locations, stored) in self._drops.items()
         ]
+        for (tier, why), (keys, _, _) in self._drops.items():
+            self.dropped[f"{self.shelves[tier].spec.name}|{why.value}"] += len(keys)
         self._drops.clear()
         return drops
 
@@ -343,21 +380,18 @@ class Blocks:
             for child in self.index.children(row):
                 self.drop(child, Why.EVICTED)
         self._clear(tier, row, Why.EVICTED)
-        if all(shelf.state[row] == State.ABSENT for shelf in self.shelves):
-            self.index.remove(row)
-            if parent != NONE:
-                self._finish_doomed(parent)
+        for shelf in self.shelves:
+            if shelf.state[row]:
+                return
+        self.index.remove(row)
+        if parent in self._doomed:
+            self._finish_doomed(parent)
 
     def _elsewhere(self, tier: int, row: int) -> bool:
-        return any(
-            other != tier and shelf.state[row] == State.READY
-            for other, shelf in enumerate(self.shelves)
-        )
-
-    def _offer(self, tier: int, row: int) -> None:
-        shelf = self.shelves[tier]
-        if shelf.state[row] == State.READY and not shelf.kids[row]:
-            shelf.policy.add(row)
+        for other, shelf in enumerate(self.shelves):
+            if shelf.state[row] == READY and other != tier:
+                return True
+        return False
 
     def _doom(self, row: int) -> None:
         """Mark every copy for removal; a block without any gets an empty one to carry the mark."""
@@ -382,14 +416,14 @@ class Blocks:
         parent = self.index.parent[row]
         if parent != NONE:
             shelf.kids[parent] -= 1
-            self._offer(tier, parent)
+            if shelf.state[parent] == READY and not shelf.kids[parent]:
+                shelf.policy.add(parent)
         if not stored_bytes:
             return
         if tier == DRAM:
-            self.pages.free(self.pages.chain(location))
-        elif before is State.STORING:
+            self.pages.free(location)
+        elif before == State.STORING:
             return
-        self.dropped[f"{shelf.spec.name}|{why.value}"] += 1
         keys, locations, sizes = self._drops.setdefault((tier, why), ([], [], []))
         keys.append(self.index.key(row))
         locations.append(location)

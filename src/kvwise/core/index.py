@@ -54,20 +54,32 @@ class Index:
         """The 16-byte key of a row."""
         return _KEY.pack(self.hi[row], self.lo[row])
 
-    def add(self, key: bytes, parent: int, space: int) -> int:
-        """Make a row for a key that has none, below `parent` (NONE for the first of a chain)."""
-        if not self._free:
-            self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
-        row = self._free.pop()
-        self.hi[row], self.lo[row] = _KEY.unpack(key)
-        self.space[row], self.parent[row] = space, parent
-        self._child[row] = self._next[row] = self._previous[row] = NONE
-        self.pins[row] = self.stamp[row] = 0
-        if parent != NONE:
-            self._link(row, parent)
-        self._table.insert(row)
-        self.rows += 1
-        return row
+    def add_chain(self, keys: bytes, parent: int, space: int) -> array[int]:
+        """Make rows for the first of the keys, up to one that has a row.
+
+        Each is below the one before it, and the first below `parent` (NONE for the first of a
+        chain).
+        """
+        rows, find, insert = array("I"), self._table.find, self._table.insert
+        his, los, spaces, parents = self.hi, self.lo, self.space, self.parent
+        child, after, before = self._child, self._next, self._previous
+        pins, stamp = self.pins, self.stamp
+        for hi, lo in _KEY.iter_unpack(keys):
+            if find(hi, lo) != NONE:
+                break
+            if not self._free:
+                self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
+            row = self._free.pop()
+            his[row], los[row], spaces[row], parents[row] = hi, lo, space, parent
+            child[row] = after[row] = before[row] = NONE
+            pins[row] = stamp[row] = 0
+            if parent != NONE:
+                self._link(row, parent)
+            insert(row, hi, lo)
+            rows.append(row)
+            parent = row
+        self.rows += len(rows)
+        return rows
 
     def reserve(self, keys: Sequence[bytes]) -> None:
         """Prepare for adding all of these keys, so that nothing has to grow meanwhile."""
@@ -118,9 +130,9 @@ class Index:
         if self._child[row] != NONE or self.pins[row]:
             raise ValueError(f"row {row} has children or {self.pins[row]} pins")
         self._table.remove(row)
-        if self.parent[row] != NONE:
-            self._unlink(row, self.parent[row])
-        self.parent[row] = NONE
+        if (parent := self.parent[row]) != NONE:
+            self._unlink(row, parent)
+            self.parent[row] = NONE
         self.hi[row] = self.lo[row] = 0  # neighbours are read without the table: no stale keys
         self._free.append(row)
         self.rows -= 1

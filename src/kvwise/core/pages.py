@@ -36,8 +36,12 @@ class Pages:
         """Pages that are free."""
         return len(self._free)
 
-    def allocate(self, count: int) -> tuple[int, ...] | None:
-        """Take `count` pages, linked in order; None, and no change, when fewer are free."""
+    def allocate(self, each: int, objects: int = 1) -> tuple[int, ...] | None:
+        """Take `each` pages, linked in order, for each of some objects, one after the other.
+
+        None, and no change, when fewer are free.
+        """
+        count = each * objects
         if count <= 0 or count > len(self._free):
             return None
         taken = self._free[-count:]
@@ -46,32 +50,34 @@ class Pages:
         links = self._next
         for page, after in pairwise(taken):
             links[page] = after
-        links[taken[-1]] = _END
+        for last in taken[each - 1 :: each]:
+            links[last] = _END
         return tuple(taken)
 
     def chain(self, first: int) -> tuple[int, ...]:
         """The pages of the object whose first page is `first`."""
         links, page, pages = self._next, first, []
-        while page != _END:
+        while page < _FREE:
             pages.append(page)
             page = links[page]
-            if page == _FREE:
-                raise ValueError(f"page {pages[-1]} is not part of an object")
+        if page == _FREE:
+            raise ValueError(f"page {pages[-1]} is not part of an object")
         return tuple(pages)
 
     def chains(self, firsts: array[int], each: int) -> tuple[int, ...]:
         """The pages of many objects of `each` pages, by their first ones."""
         return tuple(columns.follow(self._next, firsts, each))
 
-    def free(self, pages: tuple[int, ...]) -> None:
-        """Give pages back.
+    def free(self, first: int) -> None:
+        """Give back the pages of the object whose first page is `first`.
 
         Raises:
             ValueError: one of them is free already; nothing changes then.
         """
         links = self._next
-        if any(links[page] == _FREE for page in pages):
-            raise ValueError(f"freed twice: one of pages {pages}")
+        if links[first] == _FREE:
+            raise ValueError(f"freed twice: page {first}")
+        pages = self.chain(first)
         for page in pages:
             links[page] = _FREE
-        self._free.extend(reversed(pages))
+        self._free.extend(pages[::-1])

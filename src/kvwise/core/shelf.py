@@ -6,6 +6,7 @@ It knows nothing of other tiers and decides nothing.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from enum import IntEnum
 
 from kvwise.core import columns
@@ -42,6 +43,14 @@ MOVES = {
 }
 """Next state by (state, verb); whatever is not here must not happen."""
 
+_AFTER = {
+    verb: tuple(MOVES.get((state, verb)) for state in State) for verb in {verb for _, verb in MOVES}
+}
+"""The same by verb and by the state's number."""
+
+READY = int(State.READY)
+"""As the column has it: comparing numbers is quicker than comparing members."""
+
 
 class Shelf:
     """The copies on one tier, as columns beside the index's rows."""
@@ -64,19 +73,32 @@ class Shelf:
         for column in (self.state, self.location, self.stored, self.kids):
             column.frombytes(bytes(column.itemsize * more))
 
-    def move(self, row: int, verb: str) -> State:
+    def move(self, row: int, verb: str) -> int:
         """Change the state of a copy by the table; returns the state it had.
 
         Raises:
             BugError: the table has no such move.
         """
-        before = State(self.state[row])
-        after = MOVES.get((before, verb))
-        if after is None:
-            raise BugError(f"{self.spec.name}: cannot {verb} row {row} in state {before.name}")
-        self.state[row] = after
-        self.ready += (after is State.READY) - (before is State.READY)
+        before = self.state[row]
+        self.move_all((row,), verb)
         return before
+
+    def move_all(self, rows: Iterable[int], verb: str) -> None:
+        """Change the states of different copies by the table.
+
+        Raises:
+            BugError: the table has no such move for one of them; those before it have changed.
+        """
+        state, afters, more = self.state, _AFTER[verb], 0
+        for row in rows:
+            before = state[row]
+            after = afters[before]
+            if after is None:
+                name = State(before).name
+                raise BugError(f"{self.spec.name}: cannot {verb} row {row} in state {name}")
+            state[row] = after
+            more += (after == READY) - (before == READY)
+        self.ready += more
 
     def recover(self, rows: array[int], locations: array[int], stored_bytes: array[int]) -> None:
         """Many copies are found at once, as `move` would have it for each.

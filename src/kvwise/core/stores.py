@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvwise.core.admit import Admit, Budget, Reject, admit_prompt
 from kvwise.core.index import NONE
-from kvwise.core.keys import ROOT, split_keys
+from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.shelf import State
 from kvwise.core.words import (
@@ -41,7 +42,23 @@ class StoreLease:
     number: int
     client: int
     space: Space
-    rows: list[int]
+    rows: array[int]
+
+
+@dataclass(slots=True)
+class _Grant:
+    """What is granted of an offer: places among its keys, rows and pages; and why not the rest."""
+
+    chunks: list[int] = field(default_factory=list)
+    rows: array[int] = field(default_factory=lambda: array("I"))
+    pages: list[int] = field(default_factory=list)
+    reasons: Counter[Why] = field(default_factory=Counter)
+
+    def add(self, chunk: int, rows: array[int], pages: tuple[int, ...]) -> None:
+        """Neighbouring chunks, from this one on, got pages."""
+        self.chunks.extend(range(chunk, chunk + len(rows)))
+        self.rows.extend(rows)
+        self.pages.extend(pages)
 
 
 @dataclass(slots=True)
@@ -73,73 +90,67 @@ class Stores:
         """Answer with pages for the chunks that are worth keeping and fit."""
         world = self._world
         space, _ = world.joined(event.space)
-        reasons: Counter[Why] = Counter()
-        keys = split_keys(event.keys)
         verdict = admit_prompt(
             event.total_tokens, world.config.tokens_min, no_store=event.hints.no_store
         )
-        granted: list[int] = []
-        rows: list[int] = []
-        pages: list[int] = []
+        granted = _Grant()
         if isinstance(verdict, Reject):
-            reasons[verdict.why] += len(keys)
-            keys = []
-        parent = world.blocks.index.find(event.parent) if event.parent != ROOT else NONE
-        for place, key in enumerate(keys):
-            refusal = self._refuse(key, parent, event.parent if not place else b"")
-            row = world.blocks.index.find(key)
-            if refusal is None:
-                row, got = self._admit(key, parent, space)
-                refusal = None if got else Why.NO_ROOM
-                if got:
-                    granted.append(place)
-                    rows.append(row)
-                    pages.extend(got)
-            if refusal is not None:
-                reasons[refusal] += 1
-                if refusal is not Why.PRESENT:
-                    reasons[Why.NO_PARENT] += len(keys) - place - 1
-                    break
-            parent = row
-        lease = self._lease(event.client, space, rows) if rows else 0
-        for why, count in reasons.items():
+            granted.reasons[verdict.why] += len(event.keys) // KEY_BYTES
+        else:
+            self._take_in(event, space, granted)
+        number = 0
+        if granted.rows:
+            number = world.number()
+            self.leases[number] = StoreLease(number, event.client, space, granted.rows)
+        for why, count in granted.reasons.items():
             world.tally.refused[f"dram|{why.value}"] += count
-        world.out.append(Granted(event.client, lease, tuple(granted), tuple(pages), dict(reasons)))
+        chunks, pages = tuple(granted.chunks), tuple(granted.pages)
+        world.out.append(Granted(event.client, number, chunks, pages, dict(granted.reasons)))
 
-    def _refuse(self, key: bytes, parent: int, named: bytes) -> Why | None:
-        """Why a chunk may not enter, or None. `named` is the parent's key where one was given."""
-        blocks = self._world.blocks
+    def _take_in(self, event: Offered, space: Space, granted: _Grant) -> None:
+        """Take in new chunks until one may not enter; then nor may those after it."""
+        index, reasons = self._world.blocks.index, granted.reasons
+        parent = index.find(event.parent) if event.parent != ROOT else NONE
+        refusal = self._refuse(parent, event.parent)
+        place, count = 0, len(event.keys) // KEY_BYTES
+        while refusal is None and place < count:
+            at = place * KEY_BYTES
+            row = index.find(event.keys[at : at + KEY_BYTES])
+            if row == NONE:
+                rows, pages, refusal = self._admit(event.keys[at:], parent, space)
+                granted.add(place, rows, pages)
+                place += len(rows)
+                parent = rows[-1] if rows else parent
+            elif self._world.blocks.is_doomed(row):
+                refusal = Why.BUSY
+            else:
+                reasons[Why.PRESENT] += 1
+                parent, place = row, place + 1
+        if refusal is not None and place < count:
+            reasons[refusal] += 1
+            reasons[Why.NO_PARENT] += count - place - 1
+
+    def _refuse(self, parent: int, named: bytes) -> Why | None:
+        """Why no chunk may enter below a parent, or None; `named` is the parent's key."""
         if len(self.leases) >= LEASES_MAX:
             return Why.BUSY
-        if parent == NONE and named not in (ROOT, b""):
-            return Why.NO_PARENT
-        if parent != NONE and blocks.is_doomed(parent):
-            return Why.BUSY
-        row = blocks.index.find(key)
-        if row == NONE:
-            return None
-        return Why.BUSY if blocks.is_doomed(row) else Why.PRESENT
+        if parent == NONE:
+            return None if named == ROOT else Why.NO_PARENT
+        return Why.BUSY if self._world.blocks.is_doomed(parent) else None
 
-    def _admit(self, key: bytes, parent: int, space: Space) -> tuple[int, tuple[int, ...]]:
-        """A row with pages for a new block; no pages when there is no room, and then no row."""
+    def _admit(
+        self, keys: bytes, parent: int, space: Space
+    ) -> tuple[array[int], tuple[int, ...], Why | None]:
+        """Rows and pages for new blocks up to one that is known, and why for none further."""
         blocks = self._world.blocks
+        rows = blocks.add_chain(keys, parent, space.number)
+        count = len(rows)
         if parent != NONE:
             blocks.pin(parent)
-        row = blocks.add(key, parent, space.number)
-        blocks.pin(row)
-        pages = blocks.reserve_pages(row, "store", space.raw_bytes)
+        pages = blocks.reserve_chain(rows, space.raw_bytes)
         if parent != NONE:
             blocks.unpin(parent)
-        if pages is None:
-            blocks.unpin(row)
-            blocks.index.remove(row)
-            return NONE, ()
-        return row, pages
-
-    def _lease(self, client: int, space: Space, rows: list[int]) -> int:
-        lease = StoreLease(self._world.number(), client, space, rows)
-        self.leases[lease.number] = lease
-        return lease.number
+        return rows, pages, None if len(rows) == count else Why.NO_ROOM
 
     def filled(self, event: Filled) -> None:
         """The client wrote its pages: whole chunks become READY, the others go."""
@@ -152,16 +163,14 @@ class Stores:
         del self.leases[lease.number]
         blocks, whole = self._world.blocks, lease.rows[:good]
         self._world.tally.written_bytes["dram"] += len(whole) * lease.space.raw_bytes
-        for row in whole:
-            blocks.finish(DRAM, row)
+        blocks.finish_all(DRAM, whole)
         for row in reversed(lease.rows[good:]):
             doomed = blocks.is_doomed(row)
             blocks.unpin(row)
             if not doomed:
                 blocks.drop(row, Why.FAILED)
         kept = [row for row in whole if not blocks.is_doomed(row)]
-        for row in whole:
-            blocks.unpin(row)
+        blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         self.consider(kept)
 

@@ -49,14 +49,14 @@ class Table:
             place = (place + 1) & mask
         return EMPTY
 
-    def insert(self, row: int) -> None:
-        """Give a row, whose key is new, a slot."""
-        hi, lo = self.hi[row], self.lo[row]
+    def insert(self, row: int, hi: int, lo: int) -> None:
+        """Give a row, whose key is new and has these halves, a slot."""
         shard = lo & _LAST
-        if not _fits(self.counts[shard] + 1, self.mask[shard] + 1):
+        count = self.counts[shard] + 1
+        if not _fits(count, self.mask[shard] + 1):
             self._double(shard)
         self._place(shard, hi, row)
-        self.counts[shard] += 1
+        self.counts[shard] = count
 
     def insert_many(self, rows: array[int]) -> None:
         """Give rows, whose keys are new and different, the slots that `reserve` made."""
@@ -65,22 +65,18 @@ class Table:
 
     def remove(self, row: int) -> None:
         """Delete a row by moving later ones back, so that no tombstones pile up."""
-        hi, lo = self.hi[row], self.lo[row]
-        shard = lo & _LAST
+        his, shard = self.hi, self.lo[row] & _LAST
         slots, base, mask = self.slots, self.base[shard], self.mask[shard]
-        hole = hi & mask
+        hole = his[row] & mask
         while slots[base + hole] != row:
             hole = (hole + 1) & mask
-        place = hole
-        while True:
-            place = (place + 1) & mask
-            mover = slots[base + place]
-            if mover == EMPTY:
-                break
-            home = self.hi[mover] & mask
+        place = (hole + 1) & mask
+        while (mover := slots[base + place]) != EMPTY:
+            home = his[mover] & mask
             if (place - home) & mask >= (place - hole) & mask:
                 slots[base + hole] = mover
                 hole = place
+            place = (place + 1) & mask
         slots[base + hole] = EMPTY
         self.counts[shard] -= 1
 
