@@ -25,7 +25,7 @@ from kvwise.core.words import (
     Why,
 )
 from kvwise.core.world import LEASES_MAX, Space, World
-from kvwise.errors import FailureKind
+from kvwise.errors import BugError, FailureKind
 
 JOBS_MAX = 2
 JOB_BYTES_MAX = 16 * 1024 * 1024
@@ -87,7 +87,13 @@ class Stores:
     # --- from the device into the arena ---
 
     def offered(self, event: Offered) -> None:
-        """Answer with pages for the chunks that are worth keeping and fit."""
+        """Answer with pages for the chunks that are worth keeping and fit.
+
+        Raises:
+            BugError: the keys are not whole.
+        """
+        if len(event.keys) % KEY_BYTES:
+            raise BugError(f"{len(event.keys)} bytes are no keys of {KEY_BYTES} bytes each")
         world = self._world
         space, _ = world.joined(event.space)
         verdict = admit_prompt(
