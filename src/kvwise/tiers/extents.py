@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.errors import BugError
 
 _OFFSET_BITS = 24
 _SEGMENT_BITS = 32
@@ -29,7 +30,14 @@ class Extent:
 
 
 def pack_location(directory: int, extent: Extent) -> int:
-    """The 64-bit token for a frame: directory, segment, block number in the segment."""
+    """The 64-bit token for a frame: directory, segment, block number in the segment.
+
+    Raises:
+        BugError: it would be the token of another place.
+    """
+    possible = 0 <= directory < DIRECTORIES_MAX and 0 <= extent.segment < SEGMENTS_MAX
+    if not possible or extent.offset not in range(0, SEGMENT_BYTES_MAX, BLOCK_BYTES):
+        raise BugError(f"no location can say directory {directory}, {extent}")
     high = directory << _SEGMENT_BITS | extent.segment
     return high << _OFFSET_BITS | extent.offset // BLOCK_BYTES
 

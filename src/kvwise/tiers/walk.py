@@ -1,8 +1,8 @@
 """Reading a segment back after a restart: which bytes are frames. It changes nothing.
 
 A footer that agrees with the file says it at once; else every header is read. Payloads are verified
-when they are loaded. A frame counts when its header holds, it lies in the file without a hole, and
-this process has its codec.
+when they are loaded. A frame counts when its header holds, it lies in the file without a hole, its
+place is one that a location can say, and this process has its codec.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kvwise.codecs.frame import HEADER_BYTES, MAGIC, Header
 from kvwise.errors import FrameError
 from kvwise.tiers import directio, footer
 from kvwise.tiers.base import FOUND_BYTES_MAX
+from kvwise.tiers.extents import SEGMENT_BYTES_MAX
 from kvwise.tiers.footer import Entries
 from kvwise.units import KIB, MIB, round_up
 
@@ -79,7 +80,7 @@ def _by_footer(fd: int, segment: int, codecs: frozenset[int]) -> Walked:
     if not bool((live.offsets + live.sizes <= ends[place]).all()):
         raise FrameError("a frame has a hole in it")
     readable = np.array([kind.codec in codecs for kind in live.kinds])[live.kind]
-    readable &= live.sizes <= FOUND_BYTES_MAX
+    readable &= (live.sizes <= FOUND_BYTES_MAX) & (live.offsets < SEGMENT_BYTES_MAX)
     if not bool(readable.all()):
         raise FrameError("the footer names frames that this process cannot use")
     return Walked(live, end=start, footer_bytes=file_bytes - start)
@@ -125,7 +126,8 @@ def _by_headers(fd: int, codecs: frozenset[int]) -> Walked:
             end = _next_magic(fd, offset + BLOCK_BYTES, size_bytes)
         else:
             end = offset + header.frame_bytes
-        if header is not None and header.codec in codecs and _is_whole(fd, offset, end):
+        known = header is not None and header.codec in codecs and offset < SEGMENT_BYTES_MAX
+        if header is not None and known and _is_whole(fd, offset, end):
             frames.append((header, offset))
             frames_end = end
         else:
