@@ -130,11 +130,11 @@ class Recorder:
         opened, written, cut = os.open, os.pwritev, os.ftruncate
         punched, unlinked = directio.punch, Path.unlink
 
-        def open_(path: Path, flags: int, mode: int = 0o777) -> int:
+        def open_(path: str | Path, flags: int, mode: int = 0o777) -> int:
             with self._lock:
                 fd = opened(path, flags, mode)
                 if flags & os.O_CREAT:
-                    self._add("create", path)
+                    self._add("create", Path(path))
             return fd
 
         def pwritev(fd: int, pieces: Sequence[memoryview], offset: int) -> int:

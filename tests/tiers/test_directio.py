@@ -147,19 +147,63 @@ def test_looking_for_data_in_no_file_fails() -> None:
         directio.next_data(-1, 0)
 
 
-def test_probe_of_a_full_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filesystem without room for three blocks is refused with that reason."""
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("after", [0, 2 * BLOCK_BYTES])
+def test_probe_of_a_full_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, after: int
+) -> None:
+    """Without room for three blocks the same way is found, and said not to have been tried."""
+    found = directio.probe(tmp_path, Io.AUTO)
+    assert found.tried
+    for io, expected in ((Io.AUTO, found.io), (Io.BUFFERED, Io.BUFFERED)):
+        monkeypatch.setattr(os, "pwritev", failing(after, code))
+
+        assert directio.probe(tmp_path, io) == (expected, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_of_a_full_directory_still_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can be seen without room, a missing punch and a failing read, is still refused."""
     monkeypatch.setattr(os, "pwritev", failing(0, errno.ENOSPC))
-    with pytest.raises(ConfigError, match="No space left"):
-        directio.probe(tmp_path, Io.BUFFERED)
+    for module, name, code in (
+        (directio, "punch", errno.EOPNOTSUPP),
+        (os, "preadv", errno.EIO),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, failing(0, code))
+            with pytest.raises(ConfigError, match=os.strerror(code)):
+                directio.probe(tmp_path, Io.BUFFERED)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", lambda _, pieces, __: pieces[0][:1].nbytes)
+        with pytest.raises(ConfigError, match="not zeros"):
+            directio.probe(tmp_path, Io.BUFFERED)
+    monkeypatch.setattr(directio, "punch", failing(0, errno.ENOSPC))
+
+    assert directio.probe(tmp_path, Io.BUFFERED) == (Io.BUFFERED, False)
+
+
+def test_probe_touches_nothing_of_others(tmp_path: Path) -> None:
+    """Links and directories with the name of a probe stay as they are, and are not written to."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / f"probe-{os.getpid()}.tmp").symlink_to(victim)
+    (tmp_path / "probe-1.tmp").mkdir()
+    before = set(tmp_path.iterdir())
+    directio.probe(tmp_path, Io.AUTO)
+
+    assert set(tmp_path.iterdir()) == before
+    assert victim.read_bytes() == b"precious"
 
 
 def test_probe_leaves_nothing(tmp_path: Path) -> None:
     """Trying a directory finds direct I/O or the fallback, and removes its file."""
     found = directio.probe(tmp_path, Io.AUTO)
 
-    assert found in {Io.DIRECT, Io.BUFFERED}
-    assert directio.probe(tmp_path, Io.BUFFERED) is Io.BUFFERED
+    assert found.tried
+    assert found.io in {Io.DIRECT, Io.BUFFERED}
+    assert directio.probe(tmp_path, Io.BUFFERED) == (Io.BUFFERED, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,7 +224,7 @@ def test_probe_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Where direct I/O is refused, AUTO uses the page cache and DIRECT is a configuration error."""
     refuse_direct(monkeypatch, errno.EINVAL)
 
-    assert directio.probe(tmp_path, Io.AUTO) is Io.BUFFERED
+    assert directio.probe(tmp_path, Io.AUTO) == (Io.BUFFERED, True)
     with pytest.raises(ConfigError, match="direct I/O"):
         directio.probe(tmp_path, Io.DIRECT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ from kvwise.testing.tiers import (
     verdicts,
     want,
 )
+from kvwise.tiers import directio
 from kvwise.tiers.base import Placed
+from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import MIB
 from tests.tiers.media import Files
@@ -64,6 +67,14 @@ def fill(tier: DiskTier, first: int) -> dict[int, Placed]:
     raise AssertionError("the filesystem is never full")
 
 
+def fill_up(path: Path) -> None:
+    """Leave not a block of a filesystem, by a file that is none of ours."""
+    with suppress(OSError), path.open("wb", 0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert shutil.disk_usage(path).free < 4096
+
+
 def whole(tier: DiskTier, placed: dict[int, Placed]) -> bool:
     """Whether all of these load with their bytes."""
     return all(
@@ -100,28 +111,74 @@ def test_a_disk_that_is_full(small: Path, min_free_bytes: int) -> None:
 
 
 @pytest.mark.pain("D3")
-def test_a_disk_that_somebody_else_fills(small: Path) -> None:
-    """Without a block left, puts and footers are refused, and everything stored stays whole."""
+def test_a_disk_that_somebody_else_fills(small: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a block left, puts and footers are refused, and everything stored stays whole.
+
+    A start changes nothing about that: it needs no block, nor does it try to write one for itself.
+    """
     files = Files((small,))
     tier = files.open(1 << 40)
     placed = {number: put_one(tier, number, RAW_BYTES) for number in range(30)}
     other = small.parent / "other"
-    with suppress(OSError), other.open("wb", 0) as file:
-        while file.write(bytes(4096)):
-            pass
-    assert shutil.disk_usage(small).free < 4096
+    fill_up(other)
     assert fill(tier, 100) == {}
     assert tier.down == ()
     assert whole(tier, placed)
+    ways = tier.io
     tier.close()
-    with pytest.raises(ConfigError, match="No space left"):
-        files.open(1 << 40)
-    other.unlink()
-    tier = files.open(1 << 40)
+    (small / "kvwise.lock").unlink()
+    with caplog.at_level(logging.WARNING):
+        tier = files.open(1 << 40)
 
+    assert "has no room" in caplog.text
+    assert tier.io == ways
     assert {seen.key for seen, _ in scanned(tier)} == {key_of(number) for number in range(30)}
     assert tier.used_bytes == files.used_bytes()
+    assert whole(tier, placed)
+    assert fill(tier, 100) == {}
+    assert tier.down == ()
+    other.unlink()
+    placed[100] = put_one(tier, 100, RAW_BYTES)
+    assert whole(tier, placed)
     tier.close()
+    assert {path.name for path in small.iterdir() if path.suffix != ".kvw"} == {"kvwise.lock"}
+
+
+def test_a_full_disk_beside_a_good_one(small: Path, tmp_path: Path) -> None:
+    """One drive that somebody else filled stops neither the start nor the other drive."""
+    small.mkdir()
+    fill_up(small.parent / "other")
+    tier = Files((small, tmp_path / "good")).open(CAPACITY_BYTES)
+    for number in range(10):
+        put_one(tier, number, RAW_BYTES)
+
+    assert tier.down == ()
+    assert list(small.glob("segment-*")) == []
+    tier.close()
+
+
+def test_a_disk_without_room_for_a_file(tmp_path: Path) -> None:
+    """Where not even an empty file can be made, a start asks the files that are there."""
+    options = ["-t", "tmpfs", "-o", "nr_inodes=10", "none"]
+    with mounted(tmp_path / "small", *options) as home:
+        files = Files((home / "kvwise",))
+        tier = files.open(CAPACITY_BYTES)
+        placed = {number: put_one(tier, number, RAW_BYTES) for number in range(5)}
+        ways = tier.io
+        tier.close()
+        with suppress(OSError):
+            for number in range(20):
+                (home / f"other-{number}").touch()
+        for io in (Io.AUTO, *ways, Io.BUFFERED):
+            tier = Files((home / "kvwise",), io=io).open(CAPACITY_BYTES)
+            assert tier.io == ((Io.BUFFERED,) if io is Io.BUFFERED else ways)
+            assert len(scanned(tier)) == 5
+            assert whole(tier, placed)
+            assert fill(tier, 100) == {}
+            assert tier.down == ()
+            tier.close()
+        with pytest.raises(ConfigError, match="No space left"):
+            directio.probe(home / "kvwise", Io.AUTO)
 
 
 def test_a_disk_that_turns_read_only(small: Path, tmp_path: Path) -> None:

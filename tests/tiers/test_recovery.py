@@ -96,7 +96,7 @@ def test_a_refused_directory_is_not_locked(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match="cannot be locked"):
             Files((tmp_path,)).open(CAPACITY_BYTES)
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
-    assert tier.io == (directio.probe(tmp_path, Io.AUTO),)
+    assert tier.io == (directio.probe(tmp_path, Io.AUTO).io,)
     tier.close()
 
 
@@ -158,11 +158,13 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     """Files that are not ours stay; a probe that a killed process left goes."""
     for name in ("notes.txt", "segment-1.kvw", "segment-00000001.kvw.bak", "probe-77.tmp"):
         (tmp_path / name).write_text("not a segment")
+    (tmp_path / "probe-1.tmp").mkdir()
     tier = Files((tmp_path,)).open(CAPACITY_BYTES)
 
     assert found_keys(tier) == set()
     assert tier.used_bytes == 0
     tier.close()
+    (tmp_path / "probe-1.tmp").rmdir()  # a directory is nothing that a probe leaves
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"notes.txt", "segment-1.kvw", "segment-00000001.kvw.bak", "kvwise.lock"}
 

@@ -103,10 +103,13 @@ def check_access(path: Path, io: str) -> Finding:
             made = tempfile.TemporaryDirectory(prefix=".kvwise-doctor-", dir=nearest(path))
             folder = Path(stack.enter_context(made))
         try:
-            found = probe(folder, Io(io))
+            found, tried = probe(folder, Io(io))
         except ConfigError as error:
             advice = "choose a directory on ext4 or XFS, or set disk.io = auto"
             return Finding(name, Grade.FAIL, str(error), advice)
+    if not tried:
+        advice = "free some space: until then kvwise serves what is there and writes nothing"
+        return Finding(name, Grade.WARN, f"{path}: no room to try {found.value} I/O", advice)
     seen = f"{path}: {found.value} I/O in 4 KiB blocks, holes give space back"
     if found is Io.BUFFERED and io == Io.AUTO.value:
         advice = "without direct I/O the page cache holds every object a second time"

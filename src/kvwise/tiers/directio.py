@@ -10,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from kvwise.codecs.base import BLOCK_BYTES, scratch, total_bytes
 from kvwise.errors import BugError, ConfigError
@@ -23,6 +26,9 @@ IOV_MAX = 1024
 
 PROBE_NAMES = "probe-*.tmp"
 """Files that a killed process may have left while it was trying a directory."""
+
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+"""What a filesystem says that has no room, for anybody or for this user."""
 
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -138,41 +144,85 @@ def data_extents(fd: int) -> list[tuple[int, int]]:
     return extents
 
 
-def probe(directory: Path, io: Io) -> Io:
+class Probed(NamedTuple):
+    """What a directory can do.
+
+    Attributes:
+        io: how its files are accessed.
+        tried: False where nothing could be written, for want of room.
+    """
+
+    io: Io
+    tried: bool
+
+
+def probe(directory: Path, io: Io, existing: Path | None = None) -> Probed:
     """The way to access files in `directory`, found by doing it: aligned write, read, punch.
+
+    A filesystem without room is asked what can be asked of it all the same: to read and punch a
+    file that is one hole, or, when it takes not even a new file, to read `existing`.
 
     Raises:
         ConfigError: the directory cannot be written, cannot give space back, or was configured
-            for direct I/O and does not take it.
+            for direct I/O and does not take it; or it takes no file, and there is none.
     """
-    path = directory / f"probe-{os.getpid()}.tmp"
     wanted = Io.BUFFERED if io is Io.BUFFERED else Io.DIRECT
     try:
-        try:
-            _try(path, wanted)
-        except OSError as error:
-            if io is not Io.AUTO or error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
-            wanted = Io.BUFFERED
-            _try(path, wanted)
+        with _throw_away(directory, existing) as (path, attempt):
+            try:
+                tried = attempt(path, wanted)
+            except OSError as error:
+                if io is not Io.AUTO or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise
+                wanted = Io.BUFFERED
+                tried = attempt(path, wanted)
     except OSError as error:
         raise ConfigError(
             f"{directory} cannot be used for {wanted.value} I/O: {error.strerror}"
         ) from error
+    return Probed(wanted, tried)
+
+
+@contextmanager
+def _throw_away(
+    directory: Path, existing: Path | None
+) -> Iterator[tuple[Path, Callable[[Path, Io], bool]]]:
+    """A new file to try things on, or else `existing`, and what may be tried on it.
+
+    The new one has a name that nothing had before, so nobody else's file is written or removed.
+    """
+    start, end = PROBE_NAMES.split("*")
+    try:
+        fd, name = tempfile.mkstemp(end, start, directory)
+    except OSError as error:
+        if existing is None or error.errno not in FULL_ERRORS:
+            raise
+        yield existing, _try_reading
+        return
+    os.close(fd)
+    try:
+        yield Path(name), _try
     finally:
-        path.unlink(missing_ok=True)
-    return wanted
+        Path(name).unlink(missing_ok=True)
 
 
-def _try(path: Path, io: Io) -> None:
-    """Write, read and punch blocks of a throw-away file."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | open_flags(io), 0o600)
+def _try(path: Path, io: Io) -> bool:
+    """Write, read and punch blocks of a throw-away file; False where there is no room for them."""
+    fd = os.open(path, os.O_RDWR | os.O_TRUNC | open_flags(io))
     try:
         sent, back = scratch(3 * BLOCK_BYTES), scratch(3 * BLOCK_BYTES)
         sent[:] = b"\xa5" * sent.nbytes
-        for error in (write_all(fd, [sent], 0)[1], read_all(fd, [back], 0)[1]):
-            if error is not None:
-                raise error
+        _, error = write_all(fd, [sent], 0)
+        if error is not None and error.errno in FULL_ERRORS:
+            try:
+                _try_a_hole(fd)
+            except OSError as lacking:
+                if lacking.errno not in FULL_ERRORS:
+                    raise
+            return False
+        for fault in (error, read_all(fd, [back], 0)[1]):
+            if fault is not None:
+                raise fault
         if back != sent:
             raise OSError(errno.EIO, "what was read is not what was written")
         punch(fd, BLOCK_BYTES, BLOCK_BYTES)
@@ -180,3 +230,29 @@ def _try(path: Path, io: Io) -> None:
             raise OSError(errno.EOPNOTSUPP, "punching a hole gives no space back")
     finally:
         os.close(fd)
+    return True
+
+
+def _try_a_hole(fd: int) -> None:
+    """Read and punch a throw-away file that takes no block of a filesystem without room."""
+    back = scratch(3 * BLOCK_BYTES)
+    os.ftruncate(fd, 0)
+    os.ftruncate(fd, back.nbytes)
+    count, error = read_all(fd, [back], 0)
+    if error is not None:
+        raise error
+    if count != back.nbytes or back != bytes(back.nbytes):
+        raise OSError(errno.EIO, "what was read of a hole is not zeros")
+    punch(fd, BLOCK_BYTES, BLOCK_BYTES)
+
+
+def _try_reading(path: Path, io: Io) -> bool:
+    """Read a block of a file and change nothing, which says little: always False."""
+    fd = os.open(path, os.O_RDONLY | open_flags(io))
+    try:
+        _, error = read_all(fd, [scratch(BLOCK_BYTES)], 0)
+    finally:
+        os.close(fd)
+    if error is not None:
+        raise error
+    return False

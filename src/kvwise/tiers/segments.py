@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kvwise.codecs.frame import Header
@@ -34,7 +35,6 @@ WALKERS = 8
 
 LOCK_NAME = "kvwise.lock"
 _NAME = re.compile(r"^segment-([0-9a-f]{8})\.kvw$")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the medium
 _GONE = (errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE)
 _log = logging.getLogger(__name__)
@@ -75,9 +75,8 @@ class Directory:
         self._tail: _Tail | None = None
         self._lock_fd = _lock_directory(path)
         try:
-            for leftover in path.glob(directio.PROBE_NAMES):
-                leftover.unlink(missing_ok=True)
-            self.io = directio.probe(path, io)
+            _remove_probes(path)
+            self.io, tried = directio.probe(path, io, path / LOCK_NAME)
             self.device = path.stat().st_dev
             self._live = dict(_segments(path))
             self._footers: dict[int, Extent] = {}
@@ -87,6 +86,8 @@ class Directory:
         except ConfigError:
             os.close(self._lock_fd)
             raise
+        if not tried:
+            _log.warning("%s has no room: what is there is served, nothing is written", path)
         self._used = sum(self._live.values())
         self._unwalked = sorted(self._live)
         self._next = self._after(max(self._live, default=0))
@@ -394,7 +395,7 @@ class Directory:
 
     def _fail(self, error: OSError) -> TierError:
         """What a failed call means; gives the directory up when it is gone or keeps failing."""
-        if error.errno in _FULL:
+        if error.errno in directio.FULL_ERRORS:
             return TierError(FailureKind.FULL, f"{self.path}: {error.strerror}", retryable=True)
         if error.errno in _OURS:
             return TierError(FailureKind.IO, f"{self.path}: {error.strerror}", retryable=True)
@@ -436,6 +437,15 @@ def _lock_directory(path: Path) -> int:
         os.close(fd)
         raise ConfigError(f"{path} cannot be locked: {error.strerror}") from error
     return fd
+
+
+def _remove_probes(path: Path) -> None:
+    """Remove the files that killed processes left while they tried a directory out."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            ours = fnmatchcase(entry.name, directio.PROBE_NAMES)
+            if ours and entry.is_file(follow_symlinks=False):
+                Path(entry.path).unlink(missing_ok=True)
 
 
 def _segments(path: Path) -> Iterator[tuple[int, int]]:
