@@ -43,7 +43,7 @@ from kvwise.tiers.segments import Directory
 from kvwise.units import GIB, MIB
 
 READ_RUN_BYTES = 4 * MIB
-WRITE_RUN_BYTES = 8 * MIB
+WRITE_RUN_BYTES, WRITE_RUN_BYTES_MIN = 8 * MIB, 2 * MIB
 """Neighbouring frames move together at about these sizes.
 
 Measured with objects of 720 KiB, 2 and 16 MiB beside fio: reads of 2 MiB came at 0.8 to 1.0 of its
@@ -120,7 +120,8 @@ class DiskTier:
         )
         self._direct = any(directory.io is Io.DIRECT for directory in self._directories)
         count = len(self._directories)
-        self._write_run_bytes = min(WRITE_RUN_BYTES // count, config.segment_bytes // 4)
+        run_bytes = max(WRITE_RUN_BYTES_MIN, config.segment_bytes // 4)
+        self._write_run_bytes = min(WRITE_RUN_BYTES // count, run_bytes)
         self._readers = Crew(max(1, count * config.readers - 1), "kvwise-disk-read")
         self._writers = Crew(count, "kvwise-disk-write")
         self._spares = _Spares()
