@@ -16,7 +16,7 @@ from tests.cli.test_doctor import case, host, memory_host
 def test_no_more_huge_pages_are_advised_than_there_is_memory(
     tmp_path: Path, total_bytes: int, is_offered: bool
 ) -> None:
-    """An arena larger than the machine must shrink first; reserving for it would starve the rest."""
+    """An arena larger than the machine must shrink first; there is no reserving it."""
     memory_host(tmp_path, total=total_bytes, available=total_bytes)
     never = {"/sys/kernel/mm/transparent_hugepage/shmem_enabled": "always [never]"}
 

@@ -174,26 +174,23 @@ def test_another_thread_waits_no_longer_than_its_own_timeout(tmp_path: Path, are
 
 
 @contextmanager
-def crowded(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
-    """A listener that takes nobody in, and connections that fill its queue."""
+def crowded(path: Path) -> Iterator[socket.socket]:
+    """A listener that takes nobody in, with a connection that fills its queue."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(0)
-        waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
-        for sock in waiting:
-            sock.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            for sock in waiting:
-                sock.connect(str(path))
-        yield listener, waiting
-        for sock in waiting:
-            sock.close()
+        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+            first.connect(str(path))
+            second.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                second.connect(str(path))
+            yield listener
 
 
 def test_a_place_in_a_full_queue_is_waited_for(tmp_path: Path) -> None:
     """Many engines that attach at once are no sign that nobody listens."""
     path = tmp_path / "s"
-    with crowded(path) as (listener, _):
+    with crowded(path) as listener:
         made: list[Link] = []
         thread = threading.Thread(target=lambda: made.append(Link(str(path), deadline_after(30))))
         thread.start()
