@@ -1,4 +1,4 @@
-"""The table of pains on the testing page says what the tests say. It judges no test.
+"""The table of pains in the documentation says what the tests say. It judges no test.
 
 A test carries the ids of what it shows in a marker `pain`; the table names it in the same rows.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-PAGE = TESTS.parent / "docs" / "testing.md"
+PAGE = TESTS.parent / "docs" / "pains.md"
 LAST = {"W": 13, "C": 11, "H": 6, "M": 8, "K": 5, "D": 13, "R": 7, "P": 10, "O": 5, "S": 3, "G": 8}
 IDS = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)]
 STATUS = re.compile(r"held|(?:partly|not yet): \S.+")

@@ -406,18 +406,6 @@ def test_wrong_options_are_explained(
     assert "hint:" in said
 
 
-def test_absent_peers_are_told_and_nothing_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A machine without peers gets reasons and the commands that would install them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = cli.run(["bench", "peers", "--quick", "--disk", str(tmp_path)])
-    said = capsys.readouterr().out
-
-    assert code == 0
-    assert said.count("is not installed") == len(PEERS)
-
-
 def test_a_run_gives_rows_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole command beside a peer that gives fixed rates, kvwise's disk side real."""
     body = 'return {"put": 1.0, "get": 2.0}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kvwise import cli
-from kvwise.bench.soak import Found, SoakOptions, judge, run_soak
+from kvwise.bench.places import SetupError
+from kvwise.bench.soak import Found, SoakOptions, _row, judge, run_soak
 from kvwise.bench.soak_client import SPACES, SoakClient, pattern, prompt, split
 from kvwise.bench.soak_faults import flip
 from kvwise.bench.soak_watch import Process, Sample, growth
+from kvwise.cli import bench_soak
 from kvwise.live.store import Store
 from tests.bench.fakes import Notes
 from tests.live.support import eventually, settings
@@ -28,6 +32,10 @@ CALM = Process(90.0, 14, 6)
 STATUS = {
     "counters": {"dropped": {"dram|evicted": 5, "disk|evicted": 3}},
     "levels": {"tiers": {"dram": {}, "disk": {}}},
+}
+
+FULL_STATUS = STATUS | {
+    "counters": {"dropped": {}, "leases_expired": 1, "failures": {"disk|corrupt": 2}}
 }
 
 
@@ -95,6 +103,33 @@ def test_everything_that_is_wrong_is_said(change: dict[str, Any], words: str) ->
     (problem,) = judge(replace(found(), **change))
 
     assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("samples", "slope"),
+    [(300, "0.0 (at most 0.805)"), (3, "0.0 (too short to judge)")],
+)
+def test_what_is_judged_is_shown_beside_what_is_allowed(samples: int, slope: str) -> None:
+    """Whoever reads the table can follow the verdict."""
+    seen = replace(found(), samples=found().samples[:samples], status=FULL_STATUS)
+    row = _row(SoakOptions(1.0, 2, 3, Path(), ""), seen) | {"verdict": "ok", "problems": []}
+    told = io.StringIO()
+    bench_soak._show(row, Console(width=100, file=told))
+    text = " ".join(told.getvalue().split())
+
+    assert f"rss slope mb per min {slope}" in text
+    assert "threads end 6 (at most 8)" in text
+    assert "descriptors end 14 (at most 14)" in text
+    assert "allowed" not in text
+
+
+def test_parents_of_a_folder_are_not_made(tmp_path: Path) -> None:
+    """A disk that is not mounted must not be soaked on the one below."""
+    folder = tmp_path / "mnt" / "soak"
+
+    with pytest.raises(SetupError, match=r"mnt is not there; hint:"):
+        run_soak(SoakOptions(0.1, 1, 1, folder, ""), Notes())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_short_run_calls_no_noise_a_leak() -> None:
@@ -201,6 +236,7 @@ def _mentioning(text: str) -> list[str]:
     ("arguments", "status", "words"),
     [
         (["--minutes", "0"], 2, "0.1<=x"),
+        (["--minutes", "nan"], 2, "nan is not a time"),
         (["--clients", "many"], 2, "--clients"),
         (["--folder", "/proc/nowhere"], 1, "another --folder"),
         (["--folder", "/dev/null/x"], 1, "another --folder"),

@@ -16,6 +16,7 @@ from kvwise.bench.yardstick import (
     Memcpy,
     Memory,
     Spread,
+    moved_note,
     movement,
     ratio,
     take_turns,
@@ -56,8 +57,16 @@ def test_ratios_are_of_the_same_pass() -> None:
 def test_a_yardstick_that_moved_is_told() -> None:
     """More than a fifth between the passes is a note, less is none."""
     assert movement("memcpy", [10.0, 11.9]) == []
-    (note,) = movement("memcpy", [10.0, 12.1, 11.0])
-    assert "memcpy moved between 10.00 and 12.10" in note
+    moved = movement("memcpy", [10.0, 12.1, 11.0])
+    assert moved == ["memcpy 10.00 to 12.10 GB/s"]
+
+
+def test_yardsticks_that_moved_are_one_note() -> None:
+    """However many moved, a reader is told once; nothing is said when all held still."""
+    (note,) = moved_note(["memcpy 1.00 to 2.00 GB/s", "fio read 3.00 to 4.00 GB/s"])
+
+    assert note.endswith("moved: memcpy 1.00 to 2.00 GB/s; fio read 3.00 to 4.00 GB/s")
+    assert moved_note([]) == []
 
 
 def test_processor_time_is_that_of_the_work() -> None:
@@ -152,12 +161,46 @@ def test_a_machine_without_fio_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "report", ["", "{}", '{"jobs": [{"read": {"io_bytes": 1, "runtime": 0}}]}']
+    "report",
+    [
+        "",
+        "{}",
+        '{"jobs": 7}',
+        '{"jobs": [7]}',
+        '{"jobs": []}',
+        '{"jobs": [{"read": {"io_bytes": 1, "runtime": 0}}]}',
+        '{"jobs": [{"read": {"io_bytes": 0, "runtime": 5}}]}',
+        '{"jobs": [{"read": {"io_bytes": NaN, "runtime": 5}}]}',
+        '{"jobs": [{"read": {"io_bytes": "many", "runtime": null}}]}',
+        '{"jobs": [{"read": {"io_bytes": 1' + "0" * 400 + ', "runtime": 5}}]}',
+    ],
 )
 def test_a_report_without_a_figure_is_refused(report: str) -> None:
     """No rate is made up."""
-    with pytest.raises(SetupError, match="not understood"):
+    with pytest.raises(SetupError, match=r"not understood.*hint: is it fio"):
         yardstick._rate(report, "read")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("#!/bin/sh\nprintf '\\377\\376'\n", "not understood"),
+        ("#!/bin/sh\nprintf '\\377\\376' >&2\nexit 1\n", "fio failed"),
+        ("#!/nowhere/at/all\n", "cannot be started"),
+    ],
+    ids=["rubbish", "failing-with-rubbish", "no-program"],
+)
+def test_another_program_called_fio_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    """Bytes that are no text, or a file that cannot run, end as a message."""
+    path = tmp_path / "fio"
+    path.write_text(program)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(SetupError, match=words):
+        Fio(tmp_path, block_bytes=MIB, jobs=1, job_bytes=MIB).write()
 
 
 def test_the_command_can_be_typed() -> None:

@@ -77,6 +77,8 @@ def test_rows_are_printed_for_people_and_for_programs(
     assert "…" not in text.out
     assert "bytes_per_block" in text.out
     assert "measured: dram" in text.err
+    assert text.out.count("not judged") == 4
+    assert "met " not in text.out.replace("missed", "met")
 
     assert cli.run([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

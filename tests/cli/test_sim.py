@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import kvwise
 from kvwise.cli import group
 from kvwise.live.events import EventLog
 from kvwise.sim.scenario import draw
@@ -61,6 +62,18 @@ def test_a_failure_names_seed_and_commit_and_is_shrunk(monkeypatch: pytest.Monke
     assert "again: kvwise sim --seed 8 --requests " in told.stdout
     assert "write full: " in told.stdout
     assert "broken: who said full is not asked again before room was made" in told.stdout
+
+
+def test_where_there_is_no_commit_the_version_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed kvwise lies in no repository, and a version is no commit."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (last,) = sim("--seeds", "1", "--requests", "5").stdout.splitlines()[-1:]
+    told = json.loads(sim("--seeds", "1", "--requests", "5", "--json").stdout)
+
+    assert last == f"no rule was broken at version {kvwise.__version__}"
+    assert told["commit"] == f"version {kvwise.__version__}"
 
 
 def test_a_seed_must_be_a_number() -> None:

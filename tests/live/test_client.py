@@ -15,6 +15,8 @@ from kvwise.errors import CacheUnavailable
 from kvwise.live import client as client_module
 from kvwise.live import wire
 from kvwise.live.client import Client
+from kvwise.live.clock import deadline_after
+from kvwise.live.link import Link
 from kvwise.live.messages import Attached, Grant, Grants, Ok, Plan, Problem, Reply, Step
 from kvwise.tiers.dram import Arena, ArenaShape
 from tests.live.support import PAGE, SPACE, eventually, prompt, question, settings, thread_daemon
@@ -169,6 +171,59 @@ def test_another_thread_waits_no_longer_than_its_own_timeout(tmp_path: Path, are
         assert len(errors) == 4
         client.close()
         silent.set()
+
+
+@contextmanager
+def crowded(path: Path) -> Iterator[socket.socket]:
+    """A listener that takes nobody in, with a connection that fills its queue."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+            first.connect(str(path))
+            second.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                second.connect(str(path))
+            yield listener
+
+
+def test_a_place_in_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    """Many engines that attach at once are no sign that nobody listens."""
+    path = tmp_path / "s"
+    with crowded(path) as listener:
+        made: list[Link] = []
+        thread = threading.Thread(target=lambda: made.append(Link(str(path), deadline_after(30))))
+        thread.start()
+        thread.join(0.1)
+        had_to_wait = thread.is_alive()
+        listener.accept()[0].close()
+        thread.join(30)
+        made[0].close()
+
+    assert had_to_wait
+
+
+def test_a_daemon_behind_a_full_queue_is_not_started_again(tmp_path: Path) -> None:
+    """The wait ends with the deadline; whoever listens there lives, so nobody is called for."""
+    called: list[bool] = []
+    path = tmp_path / "s"
+    with thread_daemon(settings(tmp_path)):
+        client = Client(
+            settings(tmp_path).socket_path, "e", timeout_s=0.1, revive=lambda: called.append(True)
+        )
+    client._path = str(path)
+    with crowded(path):
+        assert eventually(lambda: "its queue of new connections is full" in complaint(client))
+    client.close()
+
+    assert called == []
+
+
+def complaint(client: Client) -> str:
+    """What a client says that cannot ask."""
+    with pytest.raises(CacheUnavailable) as caught:
+        client.status()
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("user", ["asks", "polls"])

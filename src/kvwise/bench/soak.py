@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ FRAGMENT_BYTES = 64 * 1024
 DISK_BLOCK_BYTES = 4096
 HELPERS = 2
 """Threads of the disk tier that are made only when there is work for one more, however late."""
+
+SPARES = {"descriptors": 0, "threads": HELPERS}
+"""How many more than at the beginning there may be at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +150,12 @@ def judge(found: Found) -> list[str]:
     ]
     wrong += [f"{n} {what} did not end" for what, n in found.drained.items() if n]
     wrong += [f"{n} {what} are left after a clear" for what, n in found.cleared.items() if n]
-    for what, spare in (("descriptors", 0), ("threads", HELPERS)):
+    for what, spare in SPARES.items():
         before, after = getattr(found.begin, what), getattr(found.end, what)
         if after > before + spare:
-            wrong.append(f"the daemon had {before} {what} and has {after}")
+            wrong.append(
+                f"the daemon had {before} {what} and has {after}, {before + spare} are allowed"
+            )
     grown = soak_watch.growth(found.samples)
     if grown.is_leak:
         wrong.append(
@@ -169,6 +175,7 @@ def judge(found: Found) -> list[str]:
 def _row(options: SoakOptions, found: Found) -> Row:
     """The measurements."""
     counts, grown = found.counts, soak_watch.growth(found.samples)
+    allowed = grown.allowed_mb_per_min
     counters = found.status["counters"]
     return {
         "path": "soak",
@@ -191,13 +198,15 @@ def _row(options: SoakOptions, found: Found) -> Row:
         "corrupt_found": counters["failures"].get("disk|corrupt", 0),
         "unavailable": counts.get("unavailable", 0),
         "rss_slope_mb_per_min": round(grown.mb_per_min, 3),
-        "rss_slope_allowed_mb_per_min": round(grown.allowed_mb_per_min, 3),
+        "rss_slope_allowed_mb_per_min": round(allowed, 3) if isfinite(allowed) else None,
         "rss_start_mb": round(found.begin.rss_mb, 1),
         "rss_end_mb": round(found.end.rss_mb, 1),
         "descriptors_start": found.begin.descriptors,
         "descriptors_end": found.end.descriptors,
+        "descriptors_allowed": found.begin.descriptors + SPARES["descriptors"],
         "threads_start": found.begin.threads,
         "threads_end": found.end.threads,
+        "threads_allowed": found.begin.threads + SPARES["threads"],
         "pins_end": found.cleared["blocks"],
         "leases_end": found.drained["leases"],
         "jobs_end": found.drained["jobs"],
@@ -339,12 +348,17 @@ def _prepare(folder: Path) -> dict[str, Any]:
     """The machine, once the folder is there and has room.
 
     Raises:
-        SetupError: it cannot be made or is too full.
+        SetupError: it cannot be made, its parent is not there, or it is too full.
     """
     need_bytes = DISK_BYTES + MIN_FREE_BYTES
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
+    except FileNotFoundError as error:
+        raise SetupError(
+            f"{folder} cannot be made, {folder.parent} is not there; hint: is that disk mounted? "
+            "make it, or choose another --folder"
+        ) from error
     except OSError as error:
         raise SetupError(
             f"{folder} cannot be used: {error.strerror}; hint: choose another --folder"

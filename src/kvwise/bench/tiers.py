@@ -33,6 +33,7 @@ from kvwise.bench.yardstick import (
     Memory,
     Spread,
     fio_missing,
+    moved_note,
     movement,
     ratio,
     take_turns,
@@ -113,6 +114,7 @@ class _Run:
     rows: list[Row] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
 
     def turns(self, what: str, actions: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
         """Let measurements take turns, telling what is under way."""
@@ -139,9 +141,10 @@ def measure_tiers(options: TiersOptions, progress: Progress) -> Rows:
         for name in options.parts:
             PARTS[name](run)
             progress.done(f"measured: {name}")
+    run.note(*moved_note(run.moved))
     if machine["load_average"] > machine["cores"] / 2:
         run.note(
-            f"other work kept {machine['load_average']} of {machine['cores']} cores busy at the "
+            f"load average {machine['load_average']} on {machine['cores']} cores before the "
             "start: what hands work from thread to thread suffers more from that than a yardstick"
         )
     return Rows("tiers", options.command, started, machine, run.rows, run.skipped, tuple(run.notes))
@@ -195,7 +198,7 @@ def _dram_rows(run: _Run, client: Client, model: Model, device: Memory, target: 
         row = _rate_row(f"dram.{way}", model.object_bytes, found[way], found["memcpy"])
         spent = {"cpu_ratio": round(cpu.ratio("memcpy", way).median, 3)}
         run.rows.append(row | {"reference": "memcpy"} | spent | more)
-    run.note(*movement(f"memcpy of {format_size(model.object_bytes)}", found["memcpy"]))
+    run.moved += movement(f"memcpy of {format_size(model.object_bytes)}", found["memcpy"])
 
 
 def _disk(run: _Run) -> None:
@@ -235,7 +238,7 @@ def _disk_rows(run: _Run, folder: Path, object_bytes: int, total_bytes: int) -> 
         row = _rate_row(f"disk.{way}", object_bytes, found[way], yardstick)
         more = {"reference": "fio", "reference_command": fio.spoken(mode), "io": io}
         run.rows.append(row | more)
-        run.note(*movement(f"fio {mode} of {format_size(object_bytes)}", yardstick))
+        run.moved += movement(f"fio {mode} of {format_size(object_bytes)}", yardstick)
 
 
 def _lookup(run: _Run) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ FIO_S = 300.0
 _L3 = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _ODD = np.uint64(0x9E37_79B9_7F4A_7C15)
 _FIO_HINT = "hint: apt-get install fio"
+_OTHER_HINT = "hint: is it fio? `fio --version` should say fio-3"
 
 
 # --- taking turns --------------------------------------------------------------------------------
@@ -119,13 +121,18 @@ def ratio(figures: Sequence[float], yardstick: Sequence[float]) -> Spread:
 
 
 def movement(name: str, figures: Sequence[float]) -> list[str]:
-    """A note when a yardstick moved within the run; none when it held still."""
+    """How far a yardstick moved within the run, in words; nothing when it held still."""
     spread = Spread.of(figures)
+    return [f"{name} {spread.low:.2f} to {spread.high:.2f} GB/s"] if spread.moved else []
+
+
+def moved_note(movements: Sequence[str]) -> list[str]:
+    """One note about all yardsticks that moved; none when all held still."""
     note = (
-        f"the yardstick {name} moved between {spread.low:.2f} and {spread.high:.2f} within the "
-        "run: the machine was not quiet, take the ratio and not the rate"
+        "the machine was not quiet, take ratios and not rates: within the run these yardsticks "
+        f"moved: {'; '.join(movements)}"
     )
-    return [note] if spread.moved else []
+    return [note] if movements else []
 
 
 def gbps(size_bytes: int, seconds: float) -> float:
@@ -268,10 +275,13 @@ class Fio:
             raise SetupError(missing)
         try:
             done = subprocess.run(
-                self.command(mode), capture_output=True, text=True, timeout=FIO_S, check=False
-            )
+                self.command(mode), capture_output=True, text=True, errors="replace",
+                timeout=FIO_S, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise SetupError(f"fio took longer than {FIO_S:.0f} s in {self.folder}") from error
+        except OSError as error:
+            raise SetupError(f"fio cannot be started: {error}; {_OTHER_HINT}") from error
         if done.returncode:
             raise SetupError(f"fio failed in {self.folder}: {(done.stderr or done.stdout).strip()}")
         return _rate(done.stdout, mode)
@@ -285,6 +295,9 @@ def _rate(report: str, mode: str) -> float:
     """
     try:
         (job,) = json.loads(report[report.index("{") :])["jobs"]
-        return gbps(job[mode]["io_bytes"], job[mode]["runtime"] / 1e3)
-    except (ValueError, KeyError, ZeroDivisionError) as error:
-        raise SetupError(f"fio's report was not understood: {error}") from error
+        rate = gbps(job[mode]["io_bytes"], job[mode]["runtime"] / 1e3)
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        raise SetupError(f"fio's report was not understood: {error!r}; {_OTHER_HINT}") from error
+    if not (isfinite(rate) and rate > 0):
+        raise SetupError(f"fio's report was not understood: {rate} GB/s; {_OTHER_HINT}")
+    return rate

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvwise.bench.peers.installs import PEERS
-from kvwise.bench.peers.run import OBJECTS, PASSES, Options, run, spoken
+from kvwise.bench.peers.run import OBJECTS, PASSES, Options, Stopped, run, spoken
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Rows
 from kvwise.errors import ConfigError
@@ -61,7 +61,7 @@ Examples:
     "--disk",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="Folder on the disk to measure; everything put there is removed.  [default: here]",
+    help="Folder on the disk to measure; nothing stays in it.  [default: here]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(  # noqa: PLR0913
@@ -80,6 +80,9 @@ def command(  # noqa: PLR0913
     (LMCache 1.6 GiB, NIXL 1.2 GiB, Mooncake 0.3 GiB). In every pass kvwise, the peer and a
     plain memcpy move the same objects, and each side's contents are compared. A peer that is
     absent, hangs or crashes is reported as skipped, with its last words.
+
+    One peer with one size takes about ten minutes on a small machine, everything between half
+    an hour and two hours, installing not included. Ctrl-C shows the rows found until then.
     """
     options = Options(
         peers=peers or tuple(PEERS),
@@ -93,8 +96,17 @@ def command(  # noqa: PLR0913
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(stderr=as_json)
-    with Terminal(console) as progress:
-        result = run(options, progress)
+    try:
+        with Terminal(console) as progress:
+            result = run(options, progress)
+    except Stopped as stop:
+        _tell(stop.result, console, as_json=as_json)
+        raise
+    _tell(result, console, as_json=as_json)
+
+
+def _tell(result: Rows, console: Console, *, as_json: bool) -> None:
+    """The result for a program or for a person."""
     if as_json:
         click.echo(result.to_json())
     else:
@@ -144,7 +156,8 @@ def show(result: Rows, console: Console) -> None:
             f"{row['memcpy_gbps']:.2f}",
             held if row["ratio"] >= BEHIND else f"[yellow]{held}[/yellow]",
         )
-    console.print(table)
+    if result.rows:
+        console.print(table)
     for reason in result.skipped:
         console.print(f"[yellow]skipped[/yellow]: {escape(reason)}", highlight=False)
     for note in result.notes:

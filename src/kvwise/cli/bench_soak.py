@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,13 @@ from kvwise.bench.rows import Row
 from kvwise.bench.soak import SoakOptions, run_soak
 
 EXIT_LEAKS = 1
+
+ALLOWED = {
+    "rss_slope_mb_per_min": "rss_slope_allowed_mb_per_min",
+    "descriptors_end": "descriptors_allowed",
+    "threads_end": "threads_allowed",
+}
+"""Figures that are judged, and what the most is that they may be."""
 
 
 @click.command(
@@ -50,7 +58,7 @@ Exit code: 0 when all is well, 1 when a byte was wrong or something leaked.
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(tempfile.gettempdir()),
     show_default=True,
-    help="Where the disk tier and the logs lie during the run.",
+    help="Where the disk tier and the logs lie during the run; its parent must exist.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(minutes: float, clients: int, seed: int, folder: Path, as_json: bool) -> int:
@@ -63,6 +71,8 @@ def command(minutes: float, clients: int, seed: int, folder: Path, as_json: bool
     At the end everything must be back at its level: memory, descriptors, threads, pins, leases,
     jobs, pages, and bytes on disk. Ctrl-C ends everything that was started.
     """
+    if not isfinite(minutes):
+        raise click.BadParameter(f"{minutes} is not a time", param_hint="--minutes")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     text = f"kvwise bench soak --minutes {minutes:g} --clients {clients} --seed {seed}"
@@ -87,11 +97,14 @@ def _show(row: Row, console: Console) -> None:
     """The row as two columns, and the verdict."""
     table = Table.grid(padding=(0, 2))
     for name, value in row.items():
-        if name not in {"problems", "verdict"}:
-            shown = value
+        if name not in {"problems", "verdict", *ALLOWED.values()}:
+            shown = str(value)
             if isinstance(value, dict):
                 shown = ", ".join(f"{key} {number}" for key, number in value.items())
-            table.add_row(name.replace("_", " "), str(shown))
+            if name in ALLOWED:
+                most = row[ALLOWED[name]]
+                shown += " (too short to judge)" if most is None else f" (at most {most})"
+            table.add_row(name.replace("_", " "), shown)
     console.print(table)
     for problem in row["problems"]:
         console.print(f"problem: {problem}", markup=False, soft_wrap=True)

@@ -88,17 +88,17 @@ def command(
     if as_json:
         click.echo(rows.to_json())
     else:
-        _show(rows, Console())
+        _show(rows, Console(), judged=not options.quick)
 
 
-def _show(rows: Rows, console: Console) -> None:
-    """The rows as tables, and what is to be known beside them."""
+def _show(rows: Rows, console: Console, *, judged: bool) -> None:
+    """The rows as tables, and what is to be known beside them; a quick run judges no goal."""
     rates = [row for row in rows.rows if "gbps" in row]
     others = [row for row in rows.rows if "gbps" not in row]
     if rates:
-        console.print(_rates(rates))
+        console.print(_rates(rates, judged=judged))
     if others:
-        console.print(_others(others))
+        console.print(_others(others, judged=judged))
     for text in rows.skipped:
         console.print(f"[yellow]skipped[/yellow]: {escape(text)}", highlight=False)
     for text in rows.notes:
@@ -107,7 +107,7 @@ def _show(rows: Rows, console: Console) -> None:
     console.print(f"machine: {escape(machine)}", highlight=False)
 
 
-def _rates(rows: list[Row]) -> Table:
+def _rates(rows: list[Row], *, judged: bool) -> Table:
     """Rates beside their yardsticks."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("path", "object"):
@@ -122,12 +122,12 @@ def _rates(rows: list[Row]) -> Table:
             f"{row['reference']} {row['reference_gbps']:.2f}",
             f"{row['ratio']:.2f} ({row['ratio_low']:.2f}-{row['ratio_high']:.2f})",
             f"{row['cpu_ratio']:.2f}" if "cpu_ratio" in row else "",
-            _goal(row["ratio"] >= row["goal_ratio"], f"{row['goal_ratio']:.2f}"),
+            _goal(row["ratio"] >= row["goal_ratio"], f"{row['goal_ratio']:.2f}", judged=judged),
         )
     return table
 
 
-def _others(rows: list[Row]) -> Table:
+def _others(rows: list[Row], *, judged: bool) -> Table:
     """What is no rate: one line for each figure that somebody may wait or pay for."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("path", "blocks"):
@@ -144,12 +144,16 @@ def _others(rows: list[Row]) -> Table:
         ):
             if figure in row:
                 most = row.get(goal)
-                judged = "" if most is None else _goal(row[figure] <= most, f"{most:g}")
+                held = (
+                    "" if most is None else _goal(row[figure] <= most, f"{most:g}", judged=judged)
+                )
                 count = f"{row['blocks' if 'blocks' in row else 'records']:,}"
-                table.add_row(row["path"], count, figure, f"{row[figure]:.4g}", judged)
+                table.add_row(row["path"], count, figure, f"{row[figure]:.4g}", held)
     return table
 
 
-def _goal(met: bool, text: str) -> str:
+def _goal(met: bool, text: str, *, judged: bool) -> str:
     """A goal and whether it was met; the words mean the same without colour."""
+    if not judged:
+        return "not judged"
     return f"[green]met[/green] {text}" if met else f"[yellow]missed[/yellow] {text}"

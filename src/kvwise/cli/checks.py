@@ -109,7 +109,7 @@ def check_memory(case: Case) -> Finding:
     """The arena fits into the memory that this process may use."""
     total = meminfo(case.host, "MemTotal")
     available = meminfo(case.host, "MemAvailable")
-    limit = min([total, *control_group_limits(case.host)])
+    limit = _memory_limit(case)
     wanted = case.config.dram.size
     seen = f"dram.size {format_size(wanted)}; {format_size(available)} available"
     seen += f" of {format_size(total)}"
@@ -122,6 +122,11 @@ def check_memory(case: Case) -> Finding:
         advice = "lower dram.size or stop something: a full arena would push this host into swap"
         return Finding("memory", Grade.WARN, seen, advice)
     return Finding("memory", Grade.OK, seen)
+
+
+def _memory_limit(case: Case) -> int:
+    """Memory that this process may use at most."""
+    return min([meminfo(case.host, "MemTotal"), *control_group_limits(case.host)])
 
 
 def check_huge_pages(case: Case) -> Finding:
@@ -137,10 +142,9 @@ def check_huge_pages(case: Case) -> Finding:
         return Finding("huge pages", Grade.OK, f"{seen}; not asked for")
     if reachable:
         return Finding("huge pages", Grade.OK, seen)
-    advice = (
-        "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`, "
-        f"or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"
-    )
+    advice = "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`"
+    if case.config.dram.size <= _memory_limit(case):
+        advice += f", or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"
     if wanted == "on":
         return Finding("huge pages", Grade.FAIL, seen, f"{advice}; or set dram.hugepages = auto")
     return Finding("huge pages", Grade.WARN, f"{seen}; the arena will use 4 KiB pages", advice)
@@ -206,6 +210,8 @@ def listening(path: Path) -> bool:
         probe.settimeout(0.5)
         try:
             probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue of new connections is full
         except OSError:
             return False
     return True

@@ -143,7 +143,7 @@ def _shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
 
 
 def _commit() -> str:
-    """The commit this runs at, or the version where there is no repository."""
+    """The commit this runs at, or nothing where there is no repository."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"],
@@ -151,15 +151,19 @@ def _commit() -> str:
         )  # fmt: skip
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return f"version {kvwise.__version__}"
+        return ""
 
 
 def _print(campaign: Campaign, summary: Summary, took_s: float, *, as_json: bool) -> None:
     """Totals, and the first failure as small as it can be made."""
     commit, rate = _commit(), summary.seeds / took_s
+    version = f"version {kvwise.__version__}"
+    place = f"commit {commit}" if commit else version
     if as_json:
         timing = {"seconds": round(took_s, 3), "seeds_per_s": round(rate, 2)}
-        click.echo(json.dumps({"commit": commit, **summary.to_builtins(), **timing}, indent=2))
+        click.echo(
+            json.dumps({"commit": commit or version, **summary.to_builtins(), **timing}, indent=2)
+        )
         return
     click.echo(
         f"{summary.seeds} seeds in {took_s:.1f} s ({rate:.1f}/s): {summary.events} events, "
@@ -170,9 +174,9 @@ def _print(campaign: Campaign, summary: Summary, took_s: float, *, as_json: bool
     click.echo(f"decisions: {_listed(summary.reasons)}")
     for outcome in summary.failed:
         failed = failed_seed(outcome)
-        click.echo(f"FAILED seed {outcome.seed} at commit {commit}: {failed['rule']}")
+        click.echo(f"FAILED seed {outcome.seed} at {place}: {failed['rule']}")
     if not summary.failed:
-        click.echo(f"no rule was broken at commit {commit}")
+        click.echo(f"no rule was broken at {place}")
         return
     seed = summary.failed[0].seed
     click.echo(f"again: kvwise sim --seed {seed} --requests {campaign.requests}")

@@ -283,6 +283,11 @@ class Client:
             raise CacheUnavailable("the daemon is gone")
         try:
             talk.link = Link(self._path, deadline_ns)
+        except TimeoutError as error:
+            self._lost(talk)
+            raise CacheUnavailable(
+                f"the daemon at {self._path} took no connection in time: {error}"
+            ) from error
         except OSError as error:
             self._lost(talk)
             if self._mapped is not None and self._revive is not None:

@@ -1,4 +1,4 @@
-"""A link: one connection to a daemon, one question at a time. It retries nothing.
+"""A link: one connection to a daemon, one question at a time. It asks nothing twice.
 
 When time runs out the question stays owed: its answer will still come, so the connection is kept,
 and only after that answer may the next question be asked. Closing instead would tell the daemon
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 
 from kvwise.errors import ProtocolError
 from kvwise.live import wire
@@ -16,6 +17,9 @@ from kvwise.live.clock import seconds_until
 from kvwise.live.messages import Attach, Reply, Request
 
 RECEIVE_BYTES = 1 << 18
+
+DOOR_LOOK_S = 0.005
+"""How often a daemon is tried whose queue of new connections is full."""
 
 
 class Link:
@@ -30,7 +34,8 @@ class Link:
         """Connect.
 
         Raises:
-            OSError: nobody listens there, or not within the deadline.
+            TimeoutError: somebody listens there, but did not let us in within the deadline.
+            OSError: nobody listens there.
         """
         self.owed: Request | None = None
         self.arena_fd = -1
@@ -38,8 +43,7 @@ class Link:
         self._unpacker = wire.replies()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._sock.settimeout(max(seconds_until(deadline_ns), 1e-3))
-            self._sock.connect(path)
+            self._connect(path, deadline_ns)
         except OSError:
             self._sock.close()
             raise
@@ -102,6 +106,24 @@ class Link:
         if fd < 0:
             raise ProtocolError("the daemon sent no arena")
         return fd
+
+    def _connect(self, path: str, deadline_ns: int) -> None:
+        """Connect; where the queue of new connections is full, wait for a place in it.
+
+        The kernel does not wait for that place on a socket that has a timeout: it says EAGAIN.
+        """
+        pause = threading.Event()
+        while True:
+            self._sock.settimeout(max(seconds_until(deadline_ns), 1e-3))
+            try:
+                self._sock.connect(path)
+            except BlockingIOError as error:
+                left_s = seconds_until(deadline_ns)
+                if not left_s:
+                    raise TimeoutError("its queue of new connections is full") from error
+                pause.wait(min(DOOR_LOOK_S, left_s))
+            else:
+                return
 
     def _limit(self, deadline_ns: int) -> None:
         """Let the next call wait until the deadline; not at all once that has passed."""

@@ -18,6 +18,10 @@ from pathlib import Path
 from kvwise.errors import ConfigError
 from kvwise.live.clock import deadline_after, seconds_until
 
+BACKLOG = 1024
+"""Connections that may wait to be taken in: engines of a whole node may start at once. The kernel
+lowers it to net.core.somaxconn."""
+
 _File = tuple[int, int]
 """Device and inode: the same path may hold another file by now."""
 
@@ -84,7 +88,7 @@ class SocketPlace:
         try:
             listener.bind(str(self.path))
             self.path.chmod(0o600)
-            listener.listen(128)
+            listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
             raise ConfigError(

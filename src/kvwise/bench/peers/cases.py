@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvwise.bench.peers.ours import Load, Paged
-from kvwise.units import GIB, MIB
+from kvwise.units import GIB, MIB, format_size
 
 REQUEST_BYTES = 64 * MIB
 """What one request moves: the KV of some hundred to some thousand tokens."""
@@ -48,6 +48,11 @@ class Case:
     on_disk: bool = False
     memory_bytes: int = 0
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return f"{self.peer}, {self.path}, {format_size(self.load.object_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)

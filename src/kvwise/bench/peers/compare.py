@@ -24,11 +24,12 @@ DIGITS = 3
 
 @dataclass(slots=True)
 class Found:
-    """What came out of the comparisons made so far."""
+    """What came out of the comparisons made so far; `moved` names yardsticks that did."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,11 @@ class Turns:
     driver: Driver
     rates: dict[str, list[float]] = field(default_factory=dict)
 
-    def take(self, progress: Progress, *, counts: bool) -> None:
-        """One round; a round that warms up leaves nothing."""
-        for op, rate in self.driver.round(progress).items():
-            if counts:
+    def take(self, progress: Progress, number: int, passes: int) -> None:
+        """One round; round 0 warms up and leaves nothing."""
+        which = f", pass {number} of {passes}" if number else ", warming up"
+        for op, rate in self.driver.round(progress, which).items():
+            if number:
                 self.rates.setdefault(op, []).append(rate)
 
 
@@ -68,7 +70,7 @@ def compare(case: Case, ground: Ground, found: Found) -> None:
     Raises:
         PeerError: kvwise's side failed, which is never skipped.
     """
-    name = f"{case.peer}, {case.path}, {format_size(case.load.object_bytes)}"
+    name = case.name
     free_bytes = memory_bytes("MemAvailable")
     if case.memory_bytes > free_bytes:
         found.skipped.append(
@@ -77,7 +79,7 @@ def compare(case: Case, ground: Ground, found: Found) -> None:
         )
         return
     try:
-        ours, theirs = _passes(case, ground, name)
+        ours, theirs = _passes(case, ground)
     except DriverLost as error:
         if error.side == OURS:
             raise PeerError(f"kvwise's own side failed: {error}") from error
@@ -85,12 +87,12 @@ def compare(case: Case, ground: Ground, found: Found) -> None:
         return
     rows = _rows(case, ours.rates, theirs.rates)
     found.rows += rows
-    found.notes += [f"{name}: {note}" for note in movement(YARDSTICK, ours.rates[YARDSTICK])]
+    found.moved += movement(f"{YARDSTICK} beside {name}", ours.rates[YARDSTICK])
     told = ", ".join(f"{row['op']} {row['ratio']:.2f}" for row in rows)
     ground.progress.done(f"{name}: kvwise / peer {told}")
 
 
-def _passes(case: Case, ground: Ground, name: str) -> tuple[Turns, Turns]:
+def _passes(case: Case, ground: Ground) -> tuple[Turns, Turns]:
     """Both sides' rates of all passes. Who goes first changes from pass to pass."""
     with ExitStack() as undo:
         theirs = Turns(_their_driver(case, ground, undo))
@@ -99,10 +101,8 @@ def _passes(case: Case, ground: Ground, name: str) -> tuple[Turns, Turns]:
             side.driver.start(ground.progress)
         order = [ours, theirs]
         for number in range(ground.passes + 1):
-            which = f"pass {number} of {ground.passes}" if number else "warming up"
-            ground.progress.now(f"{name}, {which}")
             for side in order:
-                side.take(ground.progress, counts=number > 0)
+                side.take(ground.progress, number, ground.passes)
             order.reverse()
         return ours, theirs
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from kvwise.bench.places import cache_root, fill_once, finished
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import install_pins
-from kvwise.units import GIB
+from kvwise.units import GIB, MIB
 
 MISSING_LIBRARY = "cannot open shared object file"
 """What the loader says of a library that the system lacks."""
@@ -28,12 +28,14 @@ class Peer:
         name: as on the command line.
         title: as people know it.
         need_bytes: disk space that installing it takes, pip's downloads included.
+        takes_bytes: disk space that it takes for good.
         libraries: packages of the system that it wants, as a Debian user would install them.
     """
 
     name: str
     title: str
     need_bytes: int
+    takes_bytes: int
     libraries: str = ""
 
     @property
@@ -92,15 +94,16 @@ class Peer:
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("lmcache", "LMCache", 4 * GIB),
+        Peer("lmcache", "LMCache", 4 * GIB, 1639 * MIB),
         Peer(
             "mooncake",
             "Mooncake Store",
             1 * GIB,
+            307 * MIB,
             "libnuma1 libibverbs1 librdmacm1 libcurl4 libjsoncpp25 libgoogle-glog0v6 "
             "libgflags2.2 liburing2",
         ),
-        Peer("nixl", "NIXL", 3 * GIB),
+        Peer("nixl", "NIXL", 3 * GIB, 1229 * MIB),
     )
 }
 """Every peer by its name."""

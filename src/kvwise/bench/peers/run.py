@@ -13,9 +13,10 @@ from kvwise.bench.machine import describe
 from kvwise.bench.peers.cases import Case, Plan, cases
 from kvwise.bench.peers.compare import Found, Ground, compare
 from kvwise.bench.peers.installs import PEERS
-from kvwise.bench.progress import Progress
+from kvwise.bench.places import SetupError
+from kvwise.bench.progress import Progress, Steps
 from kvwise.bench.rows import Rows
-from kvwise.bench.yardstick import working_set_bytes
+from kvwise.bench.yardstick import moved_note, working_set_bytes
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.errors import ConfigError
 from kvwise.units import GIB, MIB, format_size
@@ -96,11 +97,24 @@ def spoken(size_bytes: int) -> str:
     return format_size(size_bytes).replace(" ", "").replace(".0", "")
 
 
+class Stopped(KeyboardInterrupt):
+    """Somebody stopped a run.
+
+    Attributes:
+        result: the rows of the comparisons that were finished.
+    """
+
+    def __init__(self, result: Rows) -> None:
+        super().__init__()
+        self.result = result
+
+
 def run(options: Options, progress: Progress) -> Rows:
     """Compare with every chosen peer that there is.
 
     Raises:
-        KvwiseError: kvwise's side failed, or the machine has no room for the measurement.
+        KvwiseError: kvwise's side failed, there is no peer, or no room for the measurement.
+        Stopped: somebody stopped it, and this is what was found until then.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if options.install:
@@ -111,12 +125,27 @@ def run(options: Options, progress: Progress) -> Rows:
     set_bytes = QUICK_SET_BYTES if options.quick else working_set_bytes(copies=COPIES)
     _require_disk(options.disk, DISK_COPIES * set_bytes)
     plan = Plan(options.objects, set_bytes, passes, options.peers)
-    found = Found(notes=[MACHINE_NOTE, *_busy()])
+    found = Found(notes=_busy())
     chosen = [case for case in cases(plan) if _present(case, options, found)]
-    for case in chosen:
-        compare(case, Ground(options.pythons, options.disk, passes, progress), found)
+    if not chosen:
+        raise SetupError(_nothing(options))
     if options.quick:
         found.notes.append("a quick run: one pass, sets that a large cache may hold")
+    steps, done = Steps(progress, len(chosen)), 0
+    try:
+        for case in chosen:
+            steps.next(case.name)
+            compare(case, Ground(options.pythons, options.disk, passes, steps), found)
+            done += 1
+    except KeyboardInterrupt:
+        found.notes.append(f"stopped after {done} of {len(chosen)} comparisons")
+        raise Stopped(_rows(options, started, found)) from None
+    return _rows(options, started, found)
+
+
+def _rows(options: Options, started: str, found: Found) -> Rows:
+    """The result; notes about ratios only where there are some."""
+    notes = [*found.notes, *moved_note(found.moved)]
     return Rows(
         bench="peers",
         command=options.command,
@@ -124,8 +153,17 @@ def run(options: Options, progress: Progress) -> Rows:
         machine=describe(options.disk),
         rows=found.rows,
         skipped=found.skipped,
-        notes=found.notes,
+        notes=[MACHINE_NOTE, *notes] if found.rows else notes,
     )
+
+
+def _nothing(options: Options) -> str:
+    """That there is nobody to compare with, and the command that changes it, in one line."""
+    words = ["kvwise bench peers"]
+    if set(options.peers) != set(PEERS):
+        words += [f"--peer {name}" for name in options.peers]
+    takes = format_size(sum(PEERS[name].takes_bytes for name in options.peers))
+    return f"nothing to compare; run `{' '.join(words)} --install` ({takes})"
 
 
 def _busy() -> list[str]:

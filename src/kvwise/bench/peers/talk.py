@@ -70,8 +70,8 @@ class Driver:
         """
         self._hear(START_S, progress, f"starting {self._child.name}")
 
-    def round(self, progress: Progress) -> dict[str, float]:
-        """GB/s of each operation in one round.
+    def round(self, progress: Progress, which: str = "") -> dict[str, float]:
+        """GB/s of each operation in one round; `which` says in words which round it is.
 
         Raises:
             DriverLost: it ended or took too long; the message has its last words.
@@ -80,7 +80,7 @@ class Driver:
             raise DriverLost(self._child.name, f"{self._child.name} was not started")
         with suppress(BrokenPipeError):  # it ended: hearing it says how
             self._peer.send(b"round\n")
-        answer = self._hear(ROUND_S, progress, f"measuring {self._child.name}")
+        answer = self._hear(ROUND_S, progress, f"measuring {self._child.name}{which}")
         return {str(op): float(rate) for op, rate in answer["gbps"].items()}
 
     def close(self) -> None:
