@@ -104,7 +104,7 @@ class Case:
         under_way = {"load": 0, "store": 0}
         nothing = dict.fromkeys(("pins", "lost_pages", "lost_bytes", "queued", "extra_threads"), 0)
         holds = self.before["daemon"]
-        assert holds | nothing | {"leases": under_way, "jobs": under_way} == holds
+        assert holds | nothing | {"leases": under_way, "jobs": under_way} == holds, holds
 
     def warm(self) -> None:
         """Have everybody load and store something, so that every file and thread is there."""

@@ -19,7 +19,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.errors import FrameError
 from kvwise.live.client import Client
+from kvwise.tiers import footer
 from tests.engines.fault_child import ANSWER
 from tests.engines.support import Daemon, Processes
 from tests.tiers.media import data_bytes
@@ -28,8 +31,8 @@ START_S = 120.0
 ANSWER_S = 60.0
 SETTLE_S = 10.0
 CLIENT_S = 1.0
-THREADS = 6
-"""Of a daemon: main, tick, two workers, and one helper each for reads and for writes."""
+THREADS = 10
+"""Of a daemon: main, tick, four workers, three helpers for reads and one for writes."""
 
 SERVE = Path(__file__).with_name("fault_serve.py")
 
@@ -157,7 +160,7 @@ class HurtDaemon(Daemon):
         status = self.status()
         levels, page_bytes = status["levels"], status["arena"]["page_bytes"]
         used_pages = levels["tiers"]["dram"]["used_bytes"] // page_bytes
-        on_disk = sum(data_bytes(path) for path in self.segments())
+        on_disk = sum(data_bytes(path) - footer_bytes(path) for path in self.segments())
         threads = list(Path(f"/proc/{self.pid}/task").iterdir())
         return {
             "leases": levels["leases"],
@@ -170,6 +173,15 @@ class HurtDaemon(Daemon):
             "extra_threads": max(0, len(threads) - THREADS),
             "files": open_files(self.pid),
         }
+
+
+def footer_bytes(path: Path) -> int:
+    """Of a segment's footer: the tier counts it, the brain counts objects only."""
+    end = path.read_bytes()[-BLOCK_BYTES:]
+    try:
+        return footer.trailer(memoryview(end)).size_bytes
+    except FrameError:
+        return 0
 
 
 def open_files(pid: int) -> Counter[str]:
