@@ -90,7 +90,7 @@ def test_a_run_without_fault_is_judged_well() -> None:
         ({"drained": {"leases": 2}}, "2 leases did not end"),
         ({"cleared": {"pages": 3}}, "3 pages are left after a clear"),
         ({"end": replace(CALM, descriptors=15)}, "had 14 descriptors and has 15"),
-        ({"end": replace(CALM, threads=9)}, "had 6 threads and has 9"),
+        ({"end": replace(CALM, threads=11)}, "had 6 threads and has 11"),
         ({"samples": growing(1.0)}, "grew by 1.00 MiB a minute"),
         ({"used_bytes": 90 << 20}, "the daemon believes 90.0 MiB"),
         ({"lost": ["client-3 ended by itself"]}, "client-3 ended"),
@@ -118,7 +118,7 @@ def test_what_is_judged_is_shown_beside_what_is_allowed(samples: int, slope: str
     text = " ".join(told.getvalue().split())
 
     assert f"rss slope mb per min {slope}" in text
-    assert "threads end 6 (at most 8)" in text
+    assert "threads end 6 (at most 10)" in text
     assert "descriptors end 14 (at most 14)" in text
     assert "allowed" not in text
 

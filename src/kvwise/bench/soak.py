@@ -55,7 +55,7 @@ FRAGMENT_BYTES = 64 * 1024
 """What a filesystem may need for the map of one file full of holes."""
 
 DISK_BLOCK_BYTES = 4096
-HELPERS = 2
+HELPERS = 4
 """Threads of the disk tier that are made only when there is work for one more, however late."""
 
 SPARES = {"descriptors": 0, "threads": HELPERS}
