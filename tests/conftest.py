@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -26,3 +27,9 @@ def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("KVWISE_") and name not in KEPT:
             monkeypatch.delenv(name)
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as usual where a background job was told to ignore it: children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
