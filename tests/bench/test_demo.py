@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 from kvwise.bench import demo, machine
 from kvwise.bench.demo import DemoOptions, run_demo
-from kvwise.bench.places import SetupError, finished
-from kvwise.bench.provision import ENGINE_ENV, engine_folder, model_folder
+from kvwise.bench.places import SetupError
 from kvwise.bench.result import Report
 from kvwise.cli import demo as verb
 from kvwise.live.events import Verdict
 from tests.bench import runs
+from tests.bench.engines import mentioning, require_engine
 from tests.bench.fakes import Notes
 
 
@@ -131,7 +131,7 @@ def test_a_divergence_is_cut_to_a_readable_length(
 @pytest.mark.timeout(900)
 def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     """Equal tokens from every source, every source proven, replay equal, nothing left running."""
-    _require_engine()
+    require_engine()
     command = [sys.executable, "-m", "kvwise", "demo", "--documents", "1", "--json"]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "out")],
@@ -150,26 +150,4 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     assert report["prefix_tokens"] == 2048
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert list((tmp_path / "out").glob("demo-disk-*")) == []
-    assert _mentioning(str(tmp_path)) == []
-
-
-def _require_engine() -> None:
-    """Skip where no engine is installed, unless one has to be."""
-    here = ENGINE_ENV in os.environ or finished(engine_folder())
-    if not here and os.environ.get("KVWISE_REQUIRE_ENGINE") != "1":
-        pytest.skip("no engine is installed: python -m kvwise.bench.provision --engine --model")
-    if here and not finished(model_folder()):
-        pytest.skip("no model is installed: python -m kvwise.bench.provision --model")
-
-
-def _mentioning(text: str) -> list[str]:
-    """Command lines of processes that mention `text`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in line:
-            found.append(line)
-    return found
+    assert mentioning(str(tmp_path)) == []

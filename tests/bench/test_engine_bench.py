@@ -24,11 +24,11 @@ from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.engine_tax import burst_columns, request_columns
-from kvwise.bench.places import SetupError, finished
-from kvwise.bench.provision import ENGINE_ENV, engine_folder, model_folder
+from kvwise.bench.places import SetupError
 from kvwise.bench.rows import Rows
 from kvwise.cli import bench_engine as verb
 from kvwise.errors import EngineError
+from tests.bench.engines import mentioning, require_engine
 from tests.bench.fakes import FakeEngine, Notes, said, serving, used
 
 OPTIONS = EngineBenchOptions(
@@ -267,7 +267,7 @@ def _command(out: Path) -> list[str]:
 @pytest.mark.timeout(900)
 def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     """Every row is there, hits are hits, nothing is left on disk or running."""
-    _require_engine()
+    require_engine()
     done = subprocess.run(
         _command(tmp_path / "out"), capture_output=True, text=True, timeout=840, check=False
     )
@@ -281,7 +281,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
     assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))
     assert list((tmp_path / "out").glob("bench-disk-*")) == []
-    assert _mentioning(str(tmp_path)) == []
+    assert mentioning(str(tmp_path)) == []
 
 
 @pytest.mark.engine
@@ -289,7 +289,7 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     """Engines that are just starting go as well."""
-    _require_engine()
+    require_engine()
     out = tmp_path / "out"
     bench = subprocess.Popen(_command(out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 240
@@ -301,26 +301,4 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
 
     assert bench.returncode != 0
     assert list(out.glob("bench-disk-*")) == []
-    assert _mentioning(str(tmp_path)) == []
-
-
-def _require_engine() -> None:
-    """Skip where no engine is installed, unless one has to be."""
-    here = ENGINE_ENV in os.environ or finished(engine_folder())
-    if not here and os.environ.get("KVWISE_REQUIRE_ENGINE") != "1":
-        pytest.skip("no engine is installed: python -m kvwise.bench.provision --engine --model")
-    if here and not finished(model_folder()):
-        pytest.skip("no model is installed: python -m kvwise.bench.provision --model")
-
-
-def _mentioning(text: str) -> list[str]:
-    """Command lines of processes that mention `text`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in line:
-            found.append(line)
-    return found
+    assert mentioning(str(tmp_path)) == []

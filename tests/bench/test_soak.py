@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from kvwise.bench.soak_faults import flip
 from kvwise.bench.soak_watch import Process, Sample, growth
 from kvwise.cli import bench_soak
 from kvwise.live.store import Store
+from tests.bench.engines import mentioning
 from tests.bench.fakes import Notes
 from tests.live.support import eventually, settings
 
@@ -211,25 +211,12 @@ def test_an_interrupted_soak_leaves_nothing(tmp_path: Path, number: signal.Signa
     assert (process.returncode, output) == (130, "")
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
-    assert eventually(lambda: not _mentioning(str(tmp_path)))
+    assert eventually(lambda: not mentioning(str(tmp_path)))
 
 
 def _logs(folder: Path, count: int) -> Callable[[], bool]:
     """Whether so many clients have begun."""
     return lambda: len(list(folder.glob("*/client-*.log"))) >= count
-
-
-def _mentioning(text: str) -> list[str]:
-    """Command lines of processes that name something."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        if place.name != str(os.getpid()):
-            try:
-                line = (place / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-            found += [line] if text in line else []
-    return found
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from importlib import import_module
 from typing import Final
 
 import click
 
 import kvwise
+from kvwise.cli.groups import LazyGroup
 from kvwise.errors import ConfigError, KvwiseError
 
 EXIT_FAILED: Final = 1
@@ -37,36 +36,12 @@ Examples:
 """
 
 
-class Verbs(click.Group):
-    """A group whose verbs are imported on use, so that `kvwise --help` needs none of them."""
+class Verbs(LazyGroup):
+    """The verbs of the command line."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Verbs in the order in which a newcomer meets them."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, or None when there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        command = import_module(f"{__name__}.{cmd_name}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"kvwise.cli.{cmd_name}.command is not a click command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb and its arguments; an unknown one is answered with the nearest name."""
-        if args[0] not in VERBS:
-            near = get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean 'kvwise {near[0]}'?" if near else "kvwise --help lists the verbs"
-            raise ConfigError(f"there is no verb {args[0]!r}; hint: {hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table, without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+    table = VERBS
+    module = f"{__name__}.{{}}"
+    nouns = ("verb", "Verbs")
 
 
 @click.command(

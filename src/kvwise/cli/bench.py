@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from difflib import get_close_matches
-from functools import partial
-from importlib import import_module
-from types import FrameType
 from typing import Final
 
 import click
 
-from kvwise.errors import ConfigError
+from kvwise.cli.groups import LazyGroup, take_kills_as_ctrl_c
 
 BENCHES: Final[dict[str, str]] = {
     "tiers": "Memory, disk and bookkeeping, beside memcpy and fio.",
@@ -22,36 +17,12 @@ BENCHES: Final[dict[str, str]] = {
 """Every bench with its one line in the help; the module `bench_<name>` beside this holds it."""
 
 
-class Benches(click.Group):
-    """A group whose benches are imported on use."""
+class Benches(LazyGroup):
+    """The benches of the verb."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Benches from the parts to the whole."""
-        return list(BENCHES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The bench's command, or None when there is no such bench."""
-        if cmd_name not in BENCHES:
-            return None
-        command = import_module(f"kvwise.cli.bench_{cmd_name}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"kvwise.cli.bench_{cmd_name}.command is not a click command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The bench and its arguments; an unknown one is answered with the nearest name."""
-        if args[0] not in BENCHES:
-            near = get_close_matches(args[0], BENCHES, n=1)
-            hint = f"did you mean 'kvwise bench {near[0]}'?" if near else "kvwise bench --help"
-            raise ConfigError(f"there is no bench {args[0]!r}; hint: {hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the benches from the table, without importing them."""
-        with formatter.section("Benches"):
-            formatter.write_dl(list(BENCHES.items()))
+    table = BENCHES
+    module = "kvwise.cli.bench_{}"
+    nouns = ("bench", "Benches")
 
 
 @click.command(
@@ -70,12 +41,4 @@ def command() -> None:
     A figure alone says little on a machine that others share, so every rate is given with the
     rate of memcpy, fio, the engine without kvwise, or another cache, taken in turns with it.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        before = signal.signal(number, _interrupt)
-        click.get_current_context().call_on_close(partial(signal.signal, number, before))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill or a closed terminal end a bench in order, as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
+    take_kills_as_ctrl_c()

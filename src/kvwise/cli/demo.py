@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich import box
@@ -17,6 +15,7 @@ from kvwise.bench.measure import Phase
 from kvwise.bench.page import LABELS, milliseconds
 from kvwise.bench.progress import Terminal
 from kvwise.bench.result import Report
+from kvwise.cli.groups import take_kills_as_ctrl_c
 
 EXIT_TOKENS_DIFFER = 1
 
@@ -55,8 +54,7 @@ def command(out: Path, documents: int, as_json: bool) -> int:
     Writes report.html and report.json. Exits with 1 when a token differs between sources.
     Ctrl-C ends everything that was started.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    take_kills_as_ctrl_c()
     console = Console(stderr=as_json)
     with Terminal(console) as progress:
         report = run_demo(DemoOptions(out, documents), progress)
@@ -65,12 +63,6 @@ def command(out: Path, documents: int, as_json: bool) -> int:
     else:
         _show(report, out, console)
     return 0 if report.tokens_equal else EXIT_TOKENS_DIFFER
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _show(report: Report, out: Path, console: Console) -> None:
