@@ -344,13 +344,14 @@ def test_a_real_model_in_bfloat16(processes: Processes) -> None:
 @pytest.mark.parametrize(
     ("rig", "words"),
     [
-        ({"kind": "mla"}, "prefix caching is off"),
+        ({"kind": "mla", "attention_backend": "CPU_MLA"}, "prefix caching is off"),
         ({"kind": "hybrid", "extra": {"client.load": "sync"}}, "2 KV cache groups"),
         ({"kind": "llama", "extra": {"client.chunk_tokens": 48}}, "multiple of the block of 32"),
     ],
 )
 def test_what_cannot_be_served_is_refused(processes: Processes, rig: Seen, words: str) -> None:
     """The engine does not start, and the message says what to change."""
-    given = {"model": processes.model(rig["kind"]), "extra": rig.get("extra", {})}
+    given = {"extra": {}} | rig
+    given["model"] = processes.model(given.pop("kind"))
     with pytest.raises(AssertionError, match=words):
         finish(processes.start("visit", given))
