@@ -8,18 +8,52 @@ from pathlib import Path
 import pytest
 
 from kvwise.cli import checks
+from kvwise.cli.checks import Grade
+from kvwise.tiers import mapping
 from kvwise.units import GIB
 from tests.cli.test_doctor import case, host, memory_host
 
 
+@pytest.mark.parametrize(
+    ("wanted", "have", "expected"),
+    [
+        ("auto", (0, "always [never]", False), Grade.WARN),
+        ("auto", (0, "always [never]", True), Grade.OK),
+        ("on", (0, "always [never]", True), Grade.FAIL),
+        ("off", (0, "always [never]", False), Grade.OK),
+        ("auto", (0, "always [advise] never", False), Grade.OK),
+        ("on", (4096, "always [never]", False), Grade.OK),
+        ("auto", (0, "", False), Grade.WARN),
+    ],
+)
+def test_huge_pages_follow_the_wish(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: str,
+    have: tuple[int, str, bool],
+    expected: Grade,
+) -> None:
+    """Missing huge pages are a warning, a failure when they were demanded, nothing when not."""
+    reserved, mode, joins = have
+    memory_host(tmp_path, total=64 * GIB, available=64 * GIB, huge=reserved)
+    on = host(tmp_path, {"/sys/kernel/mm/transparent_hugepage/shmem_enabled": mode})
+    monkeypatch.setattr(mapping, "can_join", lambda: joins)
+
+    found = checks.check_huge_pages(case(on, dram__hugepages=wanted, dram__size="4GiB"))
+
+    assert found.grade is expected
+    assert bool(found.advice) is (expected is not Grade.OK)
+
+
 @pytest.mark.parametrize(("total_bytes", "is_offered"), [(64 * GIB, True), (3 * GIB, False)])
 def test_no_more_huge_pages_are_advised_than_there_is_memory(
-    tmp_path: Path, total_bytes: int, is_offered: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total_bytes: int, is_offered: bool
 ) -> None:
     """An arena larger than the machine must shrink first; there is no reserving it."""
     memory_host(tmp_path, total=total_bytes, available=total_bytes)
     never = {"/sys/kernel/mm/transparent_hugepage/shmem_enabled": "always [never]"}
 
+    monkeypatch.setattr(mapping, "can_join", lambda: False)
     found = checks.check_huge_pages(case(host(tmp_path, never), dram__size="4GiB"))
 
     assert ("sysctl vm.nr_hugepages=2048" in found.advice) is is_offered

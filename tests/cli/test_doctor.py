@@ -167,30 +167,6 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "huge", "mode", "expected"),
-    [
-        ("auto", 0, "always [never]", Grade.WARN),
-        ("on", 0, "always [never]", Grade.FAIL),
-        ("off", 0, "always [never]", Grade.OK),
-        ("auto", 0, "always [advise] never", Grade.OK),
-        ("on", 4096, "always [never]", Grade.OK),
-        ("auto", 0, "", Grade.WARN),
-    ],
-)
-def test_huge_pages_follow_the_wish(
-    tmp_path: Path, wanted: str, huge: int, mode: str, expected: Grade
-) -> None:
-    """Missing huge pages are a warning, a failure when they were demanded, nothing when not."""
-    memory_host(tmp_path, total=64 * GIB, available=64 * GIB, huge=huge)
-    on = host(tmp_path, {"/sys/kernel/mm/transparent_hugepage/shmem_enabled": mode})
-
-    found = checks.check_huge_pages(case(on, dram__hugepages=wanted, dram__size="4GiB"))
-
-    assert found.grade is expected
-    assert bool(found.advice) is (expected is not Grade.OK)
-
-
-@pytest.mark.parametrize(
     ("soft", "hard", "expected"),
     [(65536, 65536, Grade.OK), (1024, 1 << 20, Grade.WARN), (1024, 1024, Grade.FAIL)],
 )

@@ -351,7 +351,7 @@ def test_a_real_model_in_bfloat16(processes: Processes) -> None:
 )
 def test_what_cannot_be_served_is_refused(processes: Processes, rig: Seen, words: str) -> None:
     """The engine does not start, and the message says what to change."""
-    given = {"extra": {}} | rig
+    given: Seen = {"extra": {}, **rig}
     given["model"] = processes.model(given.pop("kind"))
     with pytest.raises(AssertionError, match=words):
         finish(processes.start("visit", given))

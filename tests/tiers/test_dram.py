@@ -6,7 +6,6 @@ import ctypes
 import errno
 import fcntl
 import gc
-import mmap
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from kvwise.testing.tiers import Medium, TierSuite
 from kvwise.tiers import dram
 from kvwise.tiers.base import Buffers, Found, Placed, Record, Tier, Want
 from kvwise.tiers.dram import Arena, ArenaShape, Backing, SlotState
+from kvwise.tiers.mapping import Mapping
 from kvwise.units import GIB, KIB, MIB
 
 PAGE = 128 * KIB
@@ -280,7 +280,7 @@ def test_huge_pages_when_the_pool_has_them(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[tuple[int, int]] = []
     real = dram._map_memfd
 
-    def pool(size_bytes: int, flags: int) -> tuple[int, mmap.mmap]:
+    def pool(size_bytes: int, flags: int) -> tuple[int, Mapping]:
         asked.append((size_bytes, flags & os.MFD_HUGETLB))
         return real(size_bytes, flags & ~(os.MFD_HUGETLB | os.MFD_HUGE_2MB))
 

@@ -54,6 +54,7 @@ class DiskPath:
         self.threads = settings.threads
         self._pages = -(-object_bytes // PAGE_BYTES)
         self._arena = Arena.create(ArenaShape.of(self.count * self._pages, PAGE_BYTES))
+        self._arena.populate(0, self._arena.shape.page_count)  # as a node does, ahead of use
         self._words = np.frombuffer(self._arena.pages, np.uint64)
         self._words[:] = pattern(len(self._words), object_bytes // KIB)
         config = DiskConfig(

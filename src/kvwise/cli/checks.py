@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kvwise.config import Config, split_address
 from kvwise.host import Host, control_group_limits, meminfo
+from kvwise.tiers import mapping
 from kvwise.units import GIB, MIB, format_size
 
 PYTHON_MIN = (3, 11)
@@ -142,6 +143,8 @@ def check_huge_pages(case: Case) -> Finding:
         return Finding("huge pages", Grade.OK, f"{seen}; not asked for")
     if reachable:
         return Finding("huge pages", Grade.OK, seen)
+    if wanted == "auto" and mapping.can_join():
+        return Finding("huge pages", Grade.OK, f"{seen}; kvwise joins small pages itself")
     advice = "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`"
     if case.config.dram.size <= _memory_limit(case):
         advice += f", or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"

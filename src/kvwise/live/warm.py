@@ -20,7 +20,7 @@ WARM_BYTES = 512 * MIB
 LOOK_S = 0.5
 """How often it is looked whether more has come into use."""
 
-SLICE_BYTES = MIB
+SLICE_BYTES = 2 * MIB
 PAUSE_S = 0.001
 """Between slices the processor belongs to others."""
 

@@ -13,7 +13,6 @@ store writes slots, clients read them without a round trip.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -27,14 +26,12 @@ from pathlib import Path
 
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.errors import BugError, ConfigError, ProtocolError
-from kvwise.units import MIB, format_size, round_up
+from kvwise.tiers.mapping import HUGE_BYTES, Mapping
+from kvwise.units import format_size, round_up
 
 SLOT_BYTES = 16
 LEASE_SLOTS = 4096
-_HUGE_BYTES = 2 * MIB
 _LOW = 0xFFFF_FFFF
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python's mmap does not name
-_madvise = ctypes.CDLL(None).madvise  # unlike Python's own, it does not hold the interpreter
 _SHMEM_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
@@ -43,6 +40,7 @@ class Backing(Enum):
 
     HUGETLB = "huge pages"
     TRANSPARENT = "transparent huge pages"
+    JOINED = "huge pages, joined"
     SMALL = "small pages"
     NAMED = "named path"
     ATTACHED = "attached"
@@ -115,18 +113,16 @@ class Arena:
         address: where `pages` starts in this process.
     """
 
-    def __init__(self, fd: int, memory: mmap.mmap, shape: ArenaShape, backing: Backing) -> None:
+    def __init__(self, fd: int, memory: Mapping, shape: ArenaShape, backing: Backing) -> None:
         self.fd = fd
         self.shape = shape
         self.backing = backing
         self._memory = memory
-        whole = memoryview(memory)
         end = shape.data_offset + shape.page_count * shape.page_bytes
-        self.pages = whole[shape.data_offset : end]
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self.address = start + shape.data_offset
+        self.pages = memory.view[shape.data_offset : end]
+        self.address = memory.address + shape.data_offset
         # 64-bit words are loaded and stored whole, so nobody sees half of (lease, ready).
-        self._words = whole[: shape.lease_slots * SLOT_BYTES].cast("Q")
+        self._words = memory.view[: shape.lease_slots * SLOT_BYTES].cast("Q")
         self._order = threading.Lock()
 
     @classmethod
@@ -155,8 +151,10 @@ class Arena:
         fd, memory = _map_memfd(shape.size_bytes, os.MFD_CLOEXEC)
         backing = Backing.SMALL
         if huge_pages and _transparent_allowed():
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory.advise(mmap.MADV_HUGEPAGE)
             backing = Backing.TRANSPARENT
+        elif huge_pages and memory.join(0, HUGE_BYTES):
+            backing = Backing.JOINED
         return cls(fd, memory, shape, backing)
 
     @classmethod
@@ -175,9 +173,9 @@ class Arena:
                 f"the arena's descriptor holds {format_size(held_bytes)}, "
                 f"not {format_size(shape.size_bytes)}"
             )
-        memory = mmap.mmap(fd, held_bytes)
+        memory = Mapping(fd, held_bytes)
         if huge_pages and _transparent_allowed():
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory.advise(mmap.MADV_HUGEPAGE)
         return cls(fd, memory, shape, Backing.ATTACHED)
 
     @property
@@ -188,13 +186,16 @@ class Arena:
     def populate(self, first: int, count: int) -> bool:
         """Have the kernel provide these pages now; False where it cannot (before Linux 5.14).
 
-        The first write to a page otherwise waits for zeroed memory, about 1 ms for each MiB.
+        The first write to a page otherwise waits for zeroed memory, about 1 ms for each MiB. Huge
+        pages that have to be joined are joined here, and so reach a little beyond.
         """
-        page_bytes = self.shape.page_bytes
         if not 0 <= first <= first + count <= self.shape.page_count:
             raise BugError(f"pages {first}..{first + count} of {self.shape.page_count}")
-        place = ctypes.c_void_p(self.address + first * page_bytes)
-        return not _madvise(place, ctypes.c_size_t(count * page_bytes), _POPULATE_WRITE)
+        begin = self.shape.data_offset + first * self.shape.page_bytes
+        end = begin + count * self.shape.page_bytes
+        if self.backing is Backing.JOINED and self._memory.join(begin, end):
+            return True
+        return self._memory.populate(begin, end)
 
     def page(self, number: int) -> memoryview:
         """One page."""
@@ -267,26 +268,26 @@ class Arena:
             pass
 
 
-def _map_memfd(size_bytes: int, flags: int) -> tuple[int, mmap.mmap]:
+def _map_memfd(size_bytes: int, flags: int) -> tuple[int, Mapping]:
     """Anonymous shared memory, sealed so that no holder of the descriptor can resize it."""
     fd = os.memfd_create("kvwise-arena", flags | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        memory = mmap.mmap(fd, size_bytes)
+        memory = Mapping(fd, size_bytes)
     except OSError:
         os.close(fd)
         raise
-    memory.madvise(mmap.MADV_DONTDUMP)  # prompts of users have no place in a core file
+    memory.advise(mmap.MADV_DONTDUMP)  # prompts of users have no place in a core file
     return fd, memory
 
 
-def _map_hugetlb(size_bytes: int) -> tuple[int, mmap.mmap] | None:
+def _map_hugetlb(size_bytes: int) -> tuple[int, Mapping] | None:
     """Memory from the reserved pool of huge pages; None when the pool cannot serve it."""
     flags = os.MFD_CLOEXEC | os.MFD_HUGETLB | os.MFD_HUGE_2MB
     try:
-        return _map_memfd(round_up(size_bytes, _HUGE_BYTES), flags)
+        return _map_memfd(round_up(size_bytes, HUGE_BYTES), flags)
     except OSError as error:
         if error.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOSYS, errno.ENODEV, errno.EPERM):
             return None
@@ -302,7 +303,7 @@ def _transparent_allowed() -> bool:
     return any(f"[{mode}]" in chosen for mode in ("always", "within_size", "advise", "force"))
 
 
-def _map_named(path: Path, size_bytes: int) -> tuple[int, mmap.mmap]:
+def _map_named(path: Path, size_bytes: int) -> tuple[int, Mapping]:
     """Open, lock, size and map a named arena.
 
     Raises:
@@ -317,7 +318,7 @@ def _map_named(path: Path, size_bytes: int) -> tuple[int, mmap.mmap]:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             _require_room(fd, size_bytes)
             os.ftruncate(fd, round_up(size_bytes, os.fstatvfs(fd).f_bsize))
-        return fd, mmap.mmap(fd, _mappable_bytes(fd, size_bytes))
+        return fd, Mapping(fd, _mappable_bytes(fd, size_bytes))
     except BlockingIOError:
         os.close(fd)
         raise ConfigError(f"the arena at {path} is in use by another process") from None
@@ -338,4 +339,4 @@ def _require_room(fd: int, size_bytes: int) -> None:
 def _mappable_bytes(fd: int, size_bytes: int) -> int:
     """Bytes to map: all of a file; of a device what is wanted, in whole huge pages."""
     status = os.fstat(fd)
-    return status.st_size if stat.S_ISREG(status.st_mode) else round_up(size_bytes, _HUGE_BYTES)
+    return status.st_size if stat.S_ISREG(status.st_mode) else round_up(size_bytes, HUGE_BYTES)
