@@ -47,7 +47,7 @@ SIZES: Final = {format_size(model.object_bytes).replace(" ", "").replace(".0", "
                 for model in MODELS}  # fmt: skip
 """What an object's size is called on the command line, and whose object it is."""
 
-DISK_BYTES, DISK_BYTES_QUICK = 512 * MIB, 128 * MIB
+DISK_BYTES, DISK_BYTES_QUICK = 1024 * MIB, 128 * MIB
 LOOKUPS, LOOKUPS_QUICK = 400, 50
 BLOCKS, BLOCKS_QUICK = 1_000_000, 100_000
 RECORDS, RECORDS_QUICK = 200_000, 20_000

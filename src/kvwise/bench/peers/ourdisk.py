@@ -141,6 +141,7 @@ def disk_side(folder: Path, load: Load, *, copies: bool) -> Iterator[DiskSide]:
     page_bytes = defaults.dram.page
     pages = load.count * round_up(load.object_bytes, page_bytes) // page_bytes
     arena = Arena.create(ArenaShape.of(pages, page_bytes))
+    arena.populate(0, pages)  # as a node does, ahead of use
     try:
         config = DiskConfig(
             (folder,),
