@@ -92,6 +92,11 @@ class DiskPath:
         """How the folder's files are accessed."""
         return self._tier.io[0]
 
+    @property
+    def memory(self) -> str:
+        """What kind of pages the arena has."""
+        return self._arena.backing.value
+
     def writer(self, folder: Path) -> Fio:
         """The yardstick of `put`: one writer, as a segment has one at a time."""
         return self._fio(folder, 1, WRITE_RUN_BYTES)

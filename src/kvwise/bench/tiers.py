@@ -232,12 +232,12 @@ def _disk_rows(run: _Run, folder: Path, object_bytes: int, total_bytes: int) -> 
         )
         reader.remove()
         path.verify()
-        io = path.io.value
+        seen = {"io": path.io.value, "memory": path.memory}
     for way, mode, fio in (("put", "write", writer), ("get", "read", reader)):
         yardstick = found[f"fio {mode}"]
         row = _rate_row(f"disk.{way}", object_bytes, found[way], yardstick)
-        more = {"reference": "fio", "reference_command": fio.spoken(mode), "io": io}
-        run.rows.append(row | more)
+        more = {"reference": "fio", "reference_command": fio.spoken(mode)}
+        run.rows.append(row | more | seen)
         run.moved += movement(f"fio {mode} of {format_size(object_bytes)}", yardstick)
 
 
