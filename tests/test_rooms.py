@@ -179,6 +179,7 @@ def test_good_imports_pass(tmp_path: Path, file: str, line: str) -> None:
         ("tiers/base.py", "from kvwise.live import messages"),
         ("live/messages.py", "import torch"),
         ("live/messages.py", "import click"),
+        ("tiers/base.py", "import numba"),
         ("live/messages.py", "from kvwise.sim import world"),
         ("sim/world.py", "from kvwise.tiers import base"),
     ],

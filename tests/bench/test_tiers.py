@@ -19,7 +19,7 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.rows import Rows
 from kvwise.bench.tiers import SIZES, TiersOptions, measure_tiers
 from kvwise.bench.yardstick import fio_missing
-from kvwise.engines import host_copy
+from kvwise.engines.host_copy import HostCopier
 from kvwise.errors import ConfigError
 from kvwise.tiers.disk import DiskTier
 from kvwise.units import KIB, MIB
@@ -121,7 +121,7 @@ def test_wrong_bytes_from_memory_fail_the_bench(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copier that moves nothing is found out."""
-    monkeypatch.setattr(host_copy, "_move", lambda *_: None)
+    monkeypatch.setattr(HostCopier, "_move", lambda *_: None)
 
     with pytest.raises(SetupError, match="the arena gave back other bytes"):
         measured(small, "dram")

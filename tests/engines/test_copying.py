@@ -64,14 +64,18 @@ layouts = st.builds(
 )
 
 
+copiers = st.builds(HostCopier, compiled=st.booleans())
+ways = st.tuples(copiers, st.booleans())
+"""What moves the bytes, and whether plans are whole."""
+
+
 @pytest.mark.pain("C2")
-@given(
-    layouts, st.integers(8, 64), st.integers(0, 5), st.booleans(), st.randoms(use_true_random=False)
-)
+@given(layouts, st.integers(8, 64), st.integers(0, 5), ways, st.randoms(use_true_random=False))
 def test_stored_bytes_lie_where_the_layout_says(
-    layout: Layout, page_bytes: int, gap: int, whole: bool, random: Any
+    layout: Layout, page_bytes: int, gap: int, way: tuple[HostCopier, bool], random: Any
 ) -> None:
     """Every rank writes its part of every object, in whatever order, and nothing else."""
+    copier, whole = way
     per_object = -(-layout.object_bytes // page_bytes)
     columns = len(layout.groups) * layout.blocks_per_chunk
     chunks = min(3, 400 // per_object)
@@ -83,7 +87,7 @@ def test_stored_bytes_lie_where_the_layout_says(
         planner = Planner(layout, device.layers, rank=rank, page_bytes=page_bytes)
         plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data, whole=whole)
         assert plan.total_bytes == chunks * layout.rank_bytes
-        HostCopier().store(plan, None)
+        copier.store(plan, None)
     for row, table in zip(pages.tolist(), blocks.tolist(), strict=True):
         parts = np.concatenate([device.part(table) for device in devices])
         assert np.array_equal(objects(arena, row, page_bytes, layout.object_bytes), parts)
@@ -91,11 +95,12 @@ def test_stored_bytes_lie_where_the_layout_says(
     assert not untouched.any()
 
 
-@given(layouts, st.integers(8, 64), st.booleans(), st.randoms(use_true_random=False))
+@given(layouts, st.integers(8, 64), ways, st.randoms(use_true_random=False))
 def test_loaded_blocks_are_the_stored_ones(
-    layout: Layout, page_bytes: int, whole: bool, random: Any
+    layout: Layout, page_bytes: int, way: tuple[HostCopier, bool], random: Any
 ) -> None:
     """What one device stored another gets, into other blocks; skipped ones stay as they are."""
+    copier, whole = way
     per_object = -(-layout.object_bytes // page_bytes)
     columns = len(layout.groups) * layout.blocks_per_chunk
     arena = np.zeros(400 * page_bytes, dtype=np.uint8)
@@ -110,9 +115,9 @@ def test_loaded_blocks_are_the_stored_ones(
         plan = planner.plan(Chunks(pages, blocks), arena.ctypes.data, whole=whole)
         layers: list[int] = []
         if verb == "store":
-            HostCopier().store(plan, None)
+            copier.store(plan, None)
         else:
-            HostCopier().load(plan, None, layers.append)
+            copier.load(plan, None, layers.append)
             assert layers == list(range(1 if whole else len(device.layers)))
     per = layout.blocks_per_chunk
     for index, layer in enumerate(target.layers):
@@ -144,13 +149,14 @@ def test_a_whole_plan_joins_across_layers() -> None:
 
 
 @pytest.mark.pain("C5")
-def test_nothing_to_copy_is_a_plan_too() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_nothing_to_copy_is_a_plan_too(compiled: bool) -> None:
     """Chunks of skipped blocks give an empty plan that a copier carries out."""
     layout = Layout(4, 4, (Group(GroupKind.FULL, (32,)),))
     planner = Planner(layout, Device(layout, 0, 0).layers, rank=0, page_bytes=4096)
     plan = planner.plan(Chunks(np.array([[1]]), np.array([[SKIP]])), 0)
     assert (plan.total_bytes, plan.bounds) == (0, (0, 0))
-    HostCopier().store(plan, None)
+    HostCopier(compiled=compiled).store(plan, None)
 
 
 def test_layers_that_do_not_fit_are_refused() -> None:

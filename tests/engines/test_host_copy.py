@@ -1,4 +1,4 @@
-"""The host copier's calls for many pieces, against a loop that moves one after another."""
+"""The host copier's calls for many pieces, compiled or not, against a loop of single moves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ spots = st.builds(
 
 
 def _copied(
-    targets: list[int], sources: list[int], sizes: list[int], shift: int, *, store: bool
+    targets: list[int],
+    sources: list[int],
+    sizes: list[int],
+    shift: int,
+    *,
+    store: bool,
+    compiled: bool = False,
 ) -> tuple[list[int], list[int]]:
     """What the copier makes of pieces, and what a loop makes of them."""
     device = np.arange(SLOTS * SLOT, dtype=np.int64).astype(np.uint8)
@@ -44,23 +50,29 @@ def _copied(
     here = np.array(sources) * SLOT + device.ctypes.data
     there = np.array(targets) * SLOT + arena.ctypes.data + shift
     plan = (here, there) if store else (there, here)
-    whole = CopyPlan(*plan, np.array(sizes), (0, len(sizes)))
+    whole = CopyPlan(*plan, np.array(sizes, dtype=np.int64), (0, len(sizes)))
+    copier = HostCopier(compiled=compiled)
     if store:
-        HostCopier().store(whole, object())
+        copier.store(whole, object())
     else:
-        HostCopier().load(whole, object(), lambda _: None)
+        copier.load(whole, object(), lambda _: None)
     return arena.tolist(), expected.tolist()
 
 
-@given(spots, spots, st.integers(0, 7), st.booleans(), st.data())
+ways = pytest.mark.parametrize("compiled", [True, False])
+
+
+@ways
+@given(spots, spots, st.integers(0, 7), st.data())
 def test_pieces_land_where_a_loop_puts_them(
-    targets: list[int], sources: list[int], shift: int, store: bool, data: st.DataObject
+    compiled: bool, targets: list[int], sources: list[int], shift: int, data: st.DataObject
 ) -> None:
     """However pieces lie, and wherever their length changes, each ends up in its place."""
     choices = st.sampled_from([SLOT, SLOT // 2])
     one = st.builds(lambda size: [size] * 20, choices)
     sizes = data.draw(st.one_of(one, st.lists(choices, min_size=20, max_size=20)))
-    found, expected = _copied(targets, sources, sizes, shift, store=store)
+    store = data.draw(st.booleans())
+    found, expected = _copied(targets, sources, sizes, shift, store=store, compiled=compiled)
 
     assert found == expected
 
@@ -86,23 +98,28 @@ def test_a_bound_on_a_call_loses_nothing(
     assert found == expected
 
 
-def test_a_source_that_is_read_twice_is_served() -> None:
+@ways
+def test_a_source_that_is_read_twice_is_served(compiled: bool) -> None:
     """One block may go to several places."""
-    found, expected = _copied([3, 9, 4, 7, 5], [8] * 5, [SLOT] * 5, 0, store=False)
+    places = [3, 9, 4, 7, 5], [8] * 5
+    found, expected = _copied(*places, [SLOT] * 5, 0, store=False, compiled=compiled)
 
     assert found == expected
 
 
-def test_the_last_of_two_writers_wins() -> None:
+@ways
+def test_the_last_of_two_writers_wins(compiled: bool) -> None:
     """Pieces for one place are moved in the order of the plan."""
-    found, expected = _copied([3, 9, 3, 7, 3], [1, 2, 3, 4, 5], [SLOT] * 5, 0, store=True)
+    places = [3, 9, 3, 7, 3], [1, 2, 3, 4, 5]
+    found, expected = _copied(*places, [SLOT] * 5, 0, store=True, compiled=compiled)
 
     assert found == expected
 
 
-def test_a_plan_without_copies_moves_nothing() -> None:
+@ways
+def test_a_plan_without_copies_moves_nothing(compiled: bool) -> None:
     """An empty job is no job."""
-    found, expected = _copied([], [], [], 0, store=True)
+    found, expected = _copied([], [], [], 0, store=True, compiled=compiled)
 
     assert found == expected
 

@@ -50,6 +50,7 @@ class Copies(HostCopier):
     """A host copier that a test can hold, break and watch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.may = threading.Event()
         self.may.set()
         self.then: Callable[[], None] = lambda: None

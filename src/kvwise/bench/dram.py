@@ -120,6 +120,11 @@ class DramPath:
         self._client.clear(self._space.digest)
 
     @property
+    def copier(self) -> str:
+        """What moves the bytes: `compiled` or `numpy`."""
+        return self._copier.kind
+
+    @property
     def objects_per_request(self) -> int:
         """Objects that travel under one lease."""
         return self._requests[0].chunks

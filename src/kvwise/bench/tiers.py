@@ -189,6 +189,7 @@ def _dram_rows(run: _Run, client: Client, model: Model, device: Memory, target: 
             },
         )
         more = {"model": model.name, "objects_per_request": path.objects_per_request}
+        more["copier"] = path.copier
         device.clear()
         path.get()
         used = slice(0, path.total_bytes)

@@ -1,6 +1,7 @@
-"""The copier for devices whose KV lies in this process's memory (CPU engines). Plain memory moves.
+"""The copier for devices whose KV lies in this process's memory (CPU engines).
 
-It checks no address: a plan is trusted to come from `copying.Planner` over registered layers.
+It checks no address: a plan is trusted to come from `copying.Planner` over registered layers. How
+bytes are streamed is `streaming`'s business; the way without a compiler is here.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ import ctypes
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvwise.engines.copying import Addresses, CopyPlan, Fence
 from kvwise.engines.first_touch import FirstTouch
+from kvwise.engines.streaming import CALL_BYTES, compiled_streams
+from kvwise.units import MIB
 
 _HOST_FENCE: Fence = object()
 
-KEEP_BYTES = 1024 * 1024
-"""So many bytes are moved without letting go of the GIL, 100 us or so; larger pieces let go."""
+KEEP_BYTES = 1 * MIB
+"""numpy's way: so many bytes are moved without letting go of the GIL, 100 us or so; larger pieces
+let go."""
+
+KEEP_JOB_BYTES = 8 * MIB
+"""Compiled: a shorter job keeps the GIL, 1 ms or so in several calls. Letting go can cost 5 ms."""
 
 PIECES_MAX = 256
 """Pieces of one call: numpy lets go of the GIL from 500 elements on."""
@@ -39,22 +47,28 @@ _keeping.restype = None
 
 
 class HostCopier:
-    """Moves many pieces with one call wherever it can.
+    """Moves many pieces with one call wherever it can: compiled where Numba is, else with numpy.
 
-    A call of `memmove` from Python for each piece costs more than its 0.4 us: the memory idles
-    between two calls, and pieces of 24 KiB came at three quarters of the speed of one large copy.
-    Pieces that lie evenly spaced at their source therefore go together wherever their targets are,
-    and those whose targets have no gap wherever their sources are. Of the arena's side and the
-    device's side at least one is nearly always like that.
+    Letting go of the GIL is a trap: beside a busy thread (an engine that spins while it waits for
+    this load) who let go waits 5 ms for its turn. Done for each piece of 24 KiB, 46 MB took 2.2 s
+    instead of 15 ms. So short jobs keep it, and the interpreter takes it away between two calls
+    where others want it. A job that is waited for layer by layer would let go once for each layer,
+    and keeps it too. Long ones let go, and the engine goes on meanwhile.
 
-    Letting go of the GIL for so short a time is a trap: beside a busy thread (an engine that spins
-    while it waits for this load) every piece would wait for its turn, and 46 MB took 2.2 s instead
-    of 15 ms. The interpreter takes the GIL away between two calls where others want it. Host
-    engines have finished their writes when they say so, hence a fence has nothing to mark.
+    Host engines have finished their writes when they say so, hence a fence has nothing to mark.
     """
 
     _touch = FirstTouch()
     """Knows no arena before `pin`."""
+
+    def __init__(self, *, compiled: bool = True) -> None:
+        """Compile what moves, once in a process; `compiled` may forbid it."""
+        self._streams = compiled_streams() if compiled else None
+
+    @property
+    def kind(self) -> Literal["compiled", "numpy"]:
+        """What moves the bytes."""
+        return "compiled" if self._streams else "numpy"
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Remember where the arena is; its memory is mapped as it comes into use."""
@@ -67,21 +81,39 @@ class HostCopier:
     def load(self, plan: CopyPlan, fence: Fence, on_layer: Callable[[int], None]) -> None:
         """Arena to device, layer by layer."""
         self._touch.map(plan.arena, plan.sizes)
-        for layer, (first, last) in enumerate(zip(plan.bounds, plan.bounds[1:], strict=False)):
-            _move(plan.device[first:last], plan.arena[first:last], plan.sizes[first:last])
+        keep_bytes = KEEP_JOB_BYTES if len(plan.bounds) == 2 else CALL_BYTES
+        for layer, (first, last) in enumerate(pairwise(plan.bounds)):
+            part = slice(first, last)
+            self._move(plan.device[part], plan.arena[part], plan.sizes[part], keep_bytes)
             on_layer(layer)
 
     def store(self, plan: CopyPlan, fence: Fence) -> None:
         """Device to arena."""
         self._touch.map(plan.arena, plan.sizes)
-        _move(plan.arena, plan.device, plan.sizes)
+        self._move(plan.arena, plan.device, plan.sizes, KEEP_JOB_BYTES)
 
     def close(self) -> None:
         """Nothing was taken, nothing is given back."""
 
+    def _move(
+        self, targets: Addresses, sources: Addresses, sizes: Addresses, keep_bytes: int
+    ) -> None:
+        """Pieces in order; compiled, jobs shorter than `keep_bytes` keep the GIL."""
+        if self._streams:
+            self._streams.move(targets, sources, sizes, keep_gil=int(sizes.sum()) < keep_bytes)
+        else:
+            _move(targets, sources, sizes)
+
 
 def _move(targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
-    """Pieces in order, as many in one call as go together."""
+    """Pieces in order, as many in one call of numpy's as go together.
+
+    A call of `memmove` from Python for each piece costs more than its 0.4 us: the memory idles
+    between two calls, and pieces of 24 KiB came at three quarters of the speed of one large copy.
+    Pieces that lie evenly spaced at their source therefore go together wherever their targets are,
+    and those whose targets have no gap wherever their sources are. Of the arena's side and the
+    device's side at least one is nearly always like that.
+    """
     ends = [*(np.flatnonzero(sizes[1:] != sizes[:-1]) + 1).tolist(), len(sizes)]
     for first, last in pairwise([0, *ends]):
         part, size = slice(first, last), int(sizes[first]) if last > first else 0
