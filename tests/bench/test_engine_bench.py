@@ -18,9 +18,10 @@ from click.testing import CliRunner
 from kvwise.bench import engine_rig, machine
 from kvwise.bench.chat import Message
 from kvwise.bench.engine_bench import EngineBenchOptions, _notes, run_engine_bench
-from kvwise.bench.engine_cpu import Meter
+from kvwise.bench.engine_cpu import Meter, process_s
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_quiet import Others, keep_off, rest
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.engine_tax import burst_columns, request_columns
@@ -73,6 +74,20 @@ def test_a_value_without_a_partner_is_refused() -> None:
         ratio([], [])
 
 
+def test_pairs_of_one_go_are_drawn_together() -> None:
+    """They share what the machine did meanwhile, so two of them say no more than one."""
+    over = [0.9, 1.0, 1.1, 1.2, 1.3]
+    single = ratio(over, [1.0] * 5)
+    double = ratio([one for one in over for _ in range(2)], [1.0] * 10, together=2)
+    apart = ratio([one for one in over for _ in range(2)], [1.0] * 10)
+
+    assert double.n == 10
+    assert (double.low, double.high) == pytest.approx((single.low, single.high))
+    assert apart.high - apart.low < double.high - double.low
+    with pytest.raises(ValueError, match="reshape"):
+        ratio(over, [1.0] * 5, together=2)
+
+
 def test_unrest_is_the_middle_half_over_the_median() -> None:
     """One wild value of many does not make a machine restless."""
     assert unrest([100.0] * 9 + [900.0]) == 0
@@ -90,6 +105,8 @@ def test_a_row_says_which_way_its_ratios_go() -> None:
     assert (row["throughput_ratio"], row["n_bursts"]) == (0.99, 1)
     assert row["ttft_ms"] == {"median": 202.0, "low": 202.0, "high": 202.0}
     assert row["base_tokens_per_s"]["median"] == 100.0
+    assert row["pairs"][0]["ttft_ms"] == [202.0, 200.0]
+    assert row["burst_pairs"] == [[99.0, 100.0]]
 
 
 # --- prompts ---
@@ -186,13 +203,70 @@ def test_processor_time_is_that_of_all_threads() -> None:
     assert asleep.waited_ns >= 0 <= busy.waited_ns
 
 
-@pytest.mark.parametrize(("waited", "unrest", "notes"), [(0.0, 0.0, 2), (0.2, 0.0, 3), (0.2, 1, 4)])
-def test_a_busy_machine_is_noted(waited: float, unrest: float, notes: int) -> None:
-    """Next to how to read the numbers."""
-    said = _notes([{"waited": waited, "unrest": unrest}])
+def _spinning(seconds: float) -> subprocess.Popen[bytes]:
+    """A process in a session of its own that is busy for so long, then sleeps."""
+    code = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\n"
+    code += "time.sleep(60)"
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 
-    assert len(said) == notes
-    assert any("20.0%" in note for note in said) == (notes > 2)
+
+def test_an_engine_that_still_looks_for_work_is_waited_for() -> None:
+    """One that never comes to rest is an error."""
+    with _spinning(1.5) as child:
+        try:
+            with pytest.raises(SetupError, match="did not come to rest within 0 s"):
+                rest({child.pid}, deadline_s=0.0)
+            rest({child.pid})
+            used_s = process_s(child.pid)
+            rest({child.pid})
+        finally:
+            child.kill()
+
+    assert used_s >= 1.0
+
+
+def test_what_nobody_of_us_uses_is_counted() -> None:
+    """A process of the bench does not count, one of others does."""
+    with _spinning(60) as child:
+        try:
+            theirs, ours = Others(set()), Others({child.pid})
+            time.sleep(1)
+            seen = theirs.cores() - ours.cores()
+        finally:
+            child.kill()
+
+    assert seen > 0.1
+
+
+def test_what_is_no_worker_is_kept_off() -> None:
+    """On the cores that were spared, all its threads; without such cores it stays where it was."""
+    cores = os.sched_getaffinity(0)
+    with _spinning(0) as child:
+        try:
+            keep_off({child.pid}, [])
+            before = os.sched_getaffinity(child.pid)
+            keep_off({child.pid}, [max(cores)])
+            after = os.sched_getaffinity(child.pid)
+        finally:
+            child.kill()
+
+    assert before == cores
+    assert after == {max(cores)}
+
+
+@pytest.mark.parametrize(
+    ("waited", "unrest", "others", "word"),
+    [(0.2, 0.0, 0.0, "20.0%"), (0.0, 0.3, 0.0, "30.0%"), (0.0, 0.0, 0.4, "0.40 cores")],
+)
+def test_a_busy_machine_is_noted(waited: float, unrest: float, others: float, word: str) -> None:
+    """Next to how to read the numbers, and to what the control says of them."""
+    control = _row("control")
+    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, control])
+    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, control])
+
+    assert len(said) == len(quiet) + 1
+    assert any(word in note for note in said)
+    assert any("itself came to 1.000 (1.000 to 1.000)" in note for note in quiet)
 
 
 def test_an_engine_without_workers_is_an_error() -> None:
@@ -224,8 +298,8 @@ def test_engines_are_left_a_core() -> None:
     """More cores spared than there are is an error with a hint."""
     cores = sorted(os.sched_getaffinity(0))
 
-    assert engine_cores(0) == cores
-    assert engine_cores(len(cores) - 1) == cores[:1]
+    assert engine_cores(0) == (cores, [])
+    assert engine_cores(len(cores) - 1) == (cores[:1], cores[1:])
     with pytest.raises(SetupError, match="hint: lower --spare-cores"):
         engine_cores(len(cores))
 
@@ -273,13 +347,16 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    tax, dram, disk = json.loads(done.stdout)["rows"]
-    assert [tax["path"], dram["path"], disk["path"]] == ["cold_tax", "hit.dram", "hit.disk"]
-    assert tax["n"] == 3
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["path"] for row in rows] == ["cold_tax", "control", "hit.dram", "hit.disk"]
+    tax, control, dram, disk = rows
+    assert tax["n"] == control["n"] == len(tax["pairs"]) == 4
+    assert control["base_ttft_ms"] == tax["base_ttft_ms"]
+    assert control["ttft_ms"] != control["base_ttft_ms"]
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
-    assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))
+    assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in rows)
     assert list((tmp_path / "out").glob("bench-disk-*")) == []
     assert mentioning(str(tmp_path)) == []
 

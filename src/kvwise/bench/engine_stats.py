@@ -2,7 +2,8 @@
 
 A ratio is the median of the ratios of pairs that were measured one after the other, so that what
 weighs on both sides of a pair cancels out. Its interval comes from drawing the pairs again, with
-replacement, many times: 95 of 100 such draws fall inside it.
+replacement, many times: 95 of 100 such draws fall inside it. Pairs that were measured in one go
+share what the machine did meanwhile; they are drawn together, or the interval would be too narrow.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ class Ratio:
     n: int
 
 
-def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
-    """`over` / `under`, pair by pair.
+def ratio(over: Sequence[float], under: Sequence[float], together: int = 1) -> Ratio:
+    """`over` / `under`, pair by pair; so many pairs at a time were measured in one go.
 
     Raises:
-        ValueError: there is no pair, or a value without a partner.
+        ValueError: there is no pair, a value without a partner, or a go that is not complete.
     """
     if not over or len(over) != len(under):
         raise ValueError(f"{len(over)} values cannot be paired with {len(under)}")
     ratios = np.asarray(over) / np.asarray(under)
-    draws = np.random.default_rng(SEED).integers(len(ratios), size=(DRAWS, len(ratios)))
-    medians = np.median(ratios[draws], axis=1)
+    goes = ratios.reshape(-1, together)
+    draws = np.random.default_rng(SEED).integers(len(goes), size=(DRAWS, len(goes)))
+    medians = np.median(goes[draws].reshape(DRAWS, -1), axis=1)
     low, high = np.percentile(medians, (_LOW_PERCENT, _HIGH_PERCENT))
     return Ratio(float(np.median(ratios)), float(low), float(high), len(ratios))
 

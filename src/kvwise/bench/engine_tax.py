@@ -1,10 +1,13 @@
 """Owns the cold tax: what requests pay for kvwise when it has nothing to give them.
 
-It starts nothing. Every prompt is a new one. The two engines take turns in short blocks, in an
-order drawn by seed, and each pair of requests is compared for itself. The first request of a block
-is not counted: it comes into caches of the processor that belonged to the other engine. Within a
-block kvwise writes to disk whenever it likes, beside the next request; between blocks everything is
-written, so that the engine without kvwise never pays for the other one's writes.
+It starts nothing. Every prompt is a new one. The engine with kvwise, the one without, and the one
+without once more take turns, in an order drawn by seed. The two turns of the same engine are the
+control: whatever they differ by is the machine's, and so may be as much of what the tax comes to.
+
+A turn begins when everything has come to rest: all that kvwise deferred is written, so that the
+engine without it never pays for that, and the engine that was asked before no longer looks for more
+work on the cores that the next one needs. Within a turn kvwise writes to disk whenever it likes,
+beside the next request. Requests are compared with those at the same place of their turn.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from dataclasses import dataclass, field
 
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_quiet import Others
 from kvwise.bench.engine_rig import Rig
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.rows import Row
 
-PER_BLOCK = 3
-"""Requests of a block that count."""
+PER_TURN = 2
+"""Requests of one turn: nothing is written beside the first of them."""
+
+_TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,76 +50,88 @@ class Plan:
 
 @dataclass(slots=True)
 class _Side:
-    """What one engine did."""
+    """What one engine did, in one of its parts."""
 
     load: Load
     requests: list[Timed] = field(default_factory=list)
     bursts: list[Burst] = field(default_factory=list)
 
 
-def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> Row:
-    """Measure requests that nobody has sent before, with and without kvwise.
+def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> list[Row]:
+    """Measure requests that nobody has sent before, with and without kvwise; tax and control.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
-        SetupError: the disk is too slow for this bench.
+        SetupError: the disk is too slow for this bench, or an engine does not come to rest.
     """
     draw = random.Random(plan.seed)  # noqa: S311  an order, not a secret
-    without, with_ = _Side(bare), _Side(cached)
-    begin_s, begin_held_s, drains_s = rig.daemon_cpu_s(), cached.held_s(), []
-    blocks = -(-plan.requests // PER_BLOCK)
-    for number in range(blocks):
-        rig.progress.now(f"cold requests, block {number + 1} of {blocks}")
-        for side in draw.sample((without, with_), 2):
-            side.load.one(prompts.next())
-            side.requests += [side.load.one(prompts.next()) for _ in range(PER_BLOCK)]
-            if side is with_:
-                rig.settle()
+    without, again, with_ = sides = _Side(bare), _Side(bare), _Side(cached)
+    others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
+    rounds, drains_s = -(-plan.requests // PER_TURN), []
+    for number in range(rounds):
+        rig.progress.now(f"cold requests, round {number + 1} of {rounds}")
+        for side in draw.sample(sides, len(sides)):
+            rig.rest()
+            side.requests += [side.load.one(prompts.next()) for _ in range(PER_TURN)]
+    rig.settle()
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
-    count = blocks * (PER_BLOCK + 1)
-    requests = request_columns(with_.requests, without.requests)
-    rig.progress.done(
-        f"{requests['n']} cold requests with kvwise and as many without: first token in "
-        f"{requests['ttft_ratio']} of the time"
-    )
     for number in range(plan.bursts):
-        rig.progress.now(f"cold bursts, pair {number + 1} of {plan.bursts}")
-        for side in draw.sample((without, with_), 2):
+        rig.progress.now(f"cold bursts, round {number + 1} of {plan.bursts}")
+        for side in draw.sample(sides, len(sides)):
             burst = [prompts.next() for _ in range(plan.burst_requests)]
+            rig.rest()
             side.bursts.append(side.load.burst(burst, plan.at_a_time))
             if side is with_:
                 drains_s.append(rig.settle())
-    bursts = burst_columns(with_.bursts, without.bursts)
-    rig.progress.done(
-        f"{plan.bursts} cold bursts with kvwise and as many without: "
-        f"{bursts['throughput_ratio']} of the tokens per second"
-    )
-    return {
-        "path": "cold_tax",
-        "against": "the engine without kvwise",
-        **requests,
-        **bursts,
-        "prompt_tokens": prompts.tokens,
-        "held_ms_per_request": round(1000 * held_s / count, 1),
-        "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
-        "drain_after_burst_ms": round(1000 * median(drains_s), 1),
-        "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
-        "waited": round(median([one.waited_ms / one.request_ms for one in without.requests]), 3),
-    }
+    tax, control = _compared(with_, without), _compared(again, without)
+    for name, row in (("with kvwise", tax), ("without, once more,", control)):
+        rig.progress.done(
+            f"{row['n']} cold requests {name} against as many without: first token in "
+            f"{row['ttft_ratio']} of the time, {row['throughput_ratio']} of the tokens per second"
+        )
+    count, waited = rounds * PER_TURN, [one.waited_ms / one.request_ms for one in without.requests]
+    return [
+        {
+            "path": "cold_tax",
+            "against": "the engine without kvwise",
+            **tax,
+            "prompt_tokens": prompts.tokens,
+            "held_ms_per_request": round(1000 * held_s / count, 1),
+            "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
+            "drain_after_burst_ms": round(1000 * median(drains_s), 1),
+            "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
+            "waited": round(median(waited), 3),
+            "others_cores": round(others.cores(), 3),
+        },
+        {"path": "control", "against": "itself, at another time", **control},
+    ]
 
 
-def request_columns(over: list[Timed], under: list[Timed]) -> Row:
-    """Times to the first token, of whole requests and of processors: `over` against `under`."""
+def _compared(over: _Side, under: _Side) -> Row:
+    """All that is compared of two sides."""
+    requests = request_columns(over.requests, under.requests, PER_TURN)
+    return requests | burst_columns(over.bursts, under.bursts)
+
+
+def request_columns(over: list[Timed], under: list[Timed], together: int = 1) -> Row:
+    """Times to the first token, of whole requests and of processors: `over` against `under`.
+
+    So many neighbours were measured in one go.
+    """
     row: Row = {}
     for name in ("ttft", "request", "cpu"):
         mine = [getattr(one, f"{name}_ms") for one in over]
         base = [getattr(one, f"{name}_ms") for one in under]
-        found = ratio(mine, base)
+        found = ratio(mine, base, together)
         row[f"{name}_ratio"] = round(found.median, 4)
         row[f"{name}_ratio_interval"] = [round(found.low, 4), round(found.high, 4)]
         row[f"{name}_ms"] = _spread(mine)
         row[f"base_{name}_ms"] = _spread(base)
         row["n"] = found.n
+    row["pairs"] = [
+        {name: [round(getattr(one, name), 2) for one in pair] for name in _TIMES}
+        for pair in zip(over, under, strict=True)
+    ]
     return row
 
 
@@ -128,6 +146,7 @@ def burst_columns(over: list[Burst], under: list[Burst]) -> Row:
         "tokens_per_s": _spread(mine),
         "base_tokens_per_s": _spread(base),
         "n_bursts": found.n,
+        "burst_pairs": [[round(one, 2) for one in pair] for pair in zip(mine, base, strict=True)],
     }
 
 
