@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from click.testing import CliRunner
 from kvwise.bench import engine_rig, machine
 from kvwise.bench.chat import Message
 from kvwise.bench.engine_bench import EngineBenchOptions, _notes, run_engine_bench
-from kvwise.bench.engine_cpu import Meter, process_s
+from kvwise.bench.engine_cpu import Meter, processes
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
-from kvwise.bench.engine_quiet import Others, keep_off, rest
+from kvwise.bench.engine_quiet import Others, freeze, keep_off, thaw
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.engine_tax import burst_columns, request_columns
@@ -210,19 +211,40 @@ def _spinning(seconds: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 
 
-def test_an_engine_that_still_looks_for_work_is_waited_for() -> None:
-    """One that never comes to rest is an error."""
-    with _spinning(1.5) as child:
+def test_an_engine_is_frozen_but_for_its_server(tmp_path: Path) -> None:
+    """So that it hears that it has to end, and can see to the others; afterwards all goes on."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    beat = f"while True: open({str(tmp_path / 'beat')!r}, 'a').write('.')"
+    with subprocess.Popen([sys.executable, "-c", code, beat], start_new_session=True) as server:
         try:
-            with pytest.raises(SetupError, match="did not come to rest within 0 s"):
-                rest({child.pid}, deadline_s=0.0)
-            rest({child.pid})
-            used_s = process_s(child.pid)
-            rest({child.pid})
+            _until((tmp_path / "beat").exists)
+            freeze(server.pid)
+            (child,) = set(processes({server.pid})) - {server.pid}
+            _until(lambda: _state(child) == "T")
+            waits = _state(server.pid)
+            size = (tmp_path / "beat").stat().st_size
+            time.sleep(0.2)
+            still = (tmp_path / "beat").stat().st_size
+            thaw(server.pid)
+            _until(lambda: (tmp_path / "beat").stat().st_size > still)
         finally:
-            child.kill()
+            os.killpg(server.pid, signal.SIGKILL)
 
-    assert used_s >= 1.0
+    assert waits != "T"
+    assert still == size
+
+
+def _state(pid: int) -> str:
+    """What a process does: T when it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    """Wait for something that must come."""
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_what_nobody_of_us_uses_is_counted() -> None:

@@ -64,6 +64,7 @@ def hits(rig: Rig, plan: Plan, prompts: Prompts, load: Load, computed_ms: float)
         EngineError: the engine refused a request, fell silent, or computed what it should load.
         SetupError: the disk is too slow, or the engine did not come back to a restarted daemon.
     """
+    rig.only(rig.cached)
     again = [prompts.next() for _ in range(plan.hits)]
     for number, prompt in enumerate(again, 1):
         rig.progress.now(f"storing prompt {number} of {len(again)}")

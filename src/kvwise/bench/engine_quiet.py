@@ -1,26 +1,23 @@
-"""Owns quiet around a measured engine: what else runs is kept off, waited for, or counted.
+"""Owns quiet around a measured engine: what else runs is kept off, frozen, or counted.
 
 It ends nothing. vLLM's processes look for more work without a pause for a second after the last of
 it: the worker on the cores that the next engine computes on, the scheduler wherever the kernel puts
-it. Each of the two halves the speed of an engine that has to share a core with it.
+it. Each of the two halves the speed of an engine that has to share a core with it. Waiting for that
+second would take the two sides of a comparison apart, and a machine that others share is another
+one a few seconds later; so an engine is frozen while the other one is measured.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from kvwise.bench.engine_cpu import Meter, is_worker, process_s, processes
-from kvwise.bench.places import SetupError
+from kvwise.bench.engine_cpu import is_worker, process_s, processes
 
-IDLE_CORES = 0.1
-"""Processes that use less are idle: an engine that nobody asks takes a hundredth."""
-
-REST_DEADLINE_S = 30
-_LOOK_S = 0.1
 _BUSY_FIELDS = (1, 2, 3, 6, 7)
 """Of the first line of /proc/stat: user, nice, system, and interrupts of both kinds."""
 
@@ -34,24 +31,22 @@ def keep_off(sessions: Collection[int], spare: Collection[int]) -> None:
                     os.sched_setaffinity(int(thread.name), spare)
 
 
-def rest(sessions: Collection[int], deadline_s: float = REST_DEADLINE_S) -> None:
-    """Wait until nothing in these sessions has anything to do.
+def freeze(session: int) -> None:
+    """Stop an engine where it is; its server, which waits, would still hear that it has to end."""
+    _signal(session, signal.SIGSTOP)
 
-    Raises:
-        SetupError: it goes on.
-    """
-    meter, deadline = Meter(processes(sessions)), time.monotonic() + deadline_s
-    while True:
-        begin_ns, before = time.perf_counter_ns(), meter.read()
-        time.sleep(_LOOK_S)
-        used = meter.read() - before
-        if used.used_ns < IDLE_CORES * (time.perf_counter_ns() - begin_ns):
-            return
-        if time.monotonic() > deadline:
-            raise SetupError(
-                f"the engines did not come to rest within {deadline_s:.0f} s, so that none can be "
-                "measured alone; hint: see engine.log for what they do without being asked"
-            )
+
+def thaw(session: int) -> None:
+    """Let an engine go on; idempotent."""
+    _signal(session, signal.SIGCONT)
+
+
+def _signal(session: int, number: signal.Signals) -> None:
+    """Tell every process of a session but the first, which looks after the others."""
+    for pid in processes({session}):
+        if pid != session:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 class Others:

@@ -1,8 +1,8 @@
 """Owns the processes of the engine bench: an engine without kvwise, one with it, and a daemon.
 
 It measures nothing. Both engines are the same program with the same settings on the same cores, and
-everything else of them is on the others; an engine that has come to rest takes about a hundredth of
-a core, so both may live while one is measured.
+everything else of them is on the others. Both live all the time, and only one of them runs while it
+is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvwise.bench import machine
 from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.engine_cpu import process_s, processes
 from kvwise.bench.engine_load import Conversation, Load
-from kvwise.bench.engine_quiet import keep_off, rest
+from kvwise.bench.engine_quiet import freeze, keep_off, thaw
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
@@ -61,14 +61,17 @@ class Rig:
         """Sessions of all processes."""
         return {self.bare.session, self.cached.session, self.daemon.session}
 
-    def rest(self) -> None:
-        """Wait until nothing of what was asked before is under way.
+    def only(self, engine: Engine) -> None:
+        """Let only this engine run from now on, beside a daemon that has written everything.
 
         Raises:
-            SetupError: the disk is too slow for this bench, or an engine goes on and on.
+            SetupError: the disk is too slow for this bench.
         """
         self.settle()
-        rest(self.sessions)
+        for other in (self.bare, self.cached):
+            if other is not engine:
+                freeze(other.session)
+        thaw(engine.session)
 
     def settle(self) -> float:
         """Wait until the daemon has written what it deferred; how many seconds that took.
@@ -150,6 +153,8 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
                     yield rig
                 finally:
                     progress.now("stopping the engines and the daemon")
+                    for engine in (first, second):
+                        thaw(engine.session)
                     rig.daemon.stop()
 
 

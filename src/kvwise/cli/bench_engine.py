@@ -24,7 +24,7 @@ PROMPT_TOKENS = 2048
 PROMPT_TOKENS_MAX = 3900
 """The engine's context, less an answer."""
 REQUESTS, QUICK_REQUESTS = 24, 6
-BURSTS, QUICK_BURSTS = 6, 2
+BURSTS, QUICK_BURSTS = 6, 1
 HITS, QUICK_HITS = 6, 3
 
 
@@ -76,8 +76,10 @@ def command(  # noqa: PLR0913  one parameter for each option
     """Measure what kvwise costs cold requests on a real engine, and what its hits bring.
 
     Two vLLM servers with the same settings live side by side, one with kvwise and one without,
-    and are asked in turns: prompts that nobody has sent before (cold_tax), and prompts that come
-    again, from kvwise's memory and disk against the engine's own cache (hit.dram, hit.disk).
+    and are asked in turns, while the other one is frozen: prompts that nobody has sent before
+    (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
+    cache (hit.dram, hit.disk). The row control compares the engine without kvwise with itself:
+    the machine makes that much of no difference at all.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
