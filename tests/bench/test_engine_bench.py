@@ -75,18 +75,28 @@ def test_a_value_without_a_partner_is_refused() -> None:
         ratio([], [])
 
 
-def test_pairs_of_one_go_are_drawn_together() -> None:
-    """They share what the machine did meanwhile, so two of them say no more than one."""
-    over = [0.9, 1.0, 1.1, 1.2, 1.3]
-    single = ratio(over, [1.0] * 5)
-    double = ratio([one for one in over for _ in range(2)], [1.0] * 10, together=2)
-    apart = ratio([one for one in over for _ in range(2)], [1.0] * 10)
+def test_neighbouring_pairs_are_drawn_together() -> None:
+    """They share what the machine did meanwhile, so that three of them say little more than one."""
+    drift = [1 + 0.01 * place for place in range(24)]
+    mixed = [drift[place * 7 % 24] for place in range(24)]
+    slow, quick = ratio(drift, [1.0] * 24), ratio(mixed, [1.0] * 24)
 
-    assert double.n == 10
-    assert (double.low, double.high) == pytest.approx((single.low, single.high))
-    assert apart.high - apart.low < double.high - double.low
-    with pytest.raises(ValueError, match="reshape"):
-        ratio(over, [1.0] * 5, together=2)
+    assert slow.median == quick.median
+    assert slow.high - slow.low > 1.2 * (quick.high - quick.low)
+    assert (ratio([1.2], [1.0]).low, ratio([1.2], [1.0]).high) == (1.2, 1.2)
+
+
+def test_a_steady_change_of_the_machine_is_no_tax() -> None:
+    """A request is compared with what one between its two neighbours would have taken."""
+    times = [Timed(100 * 1.1**n, 200 * 1.1**n, 150 * 1.1**n, 4.0, n) for n in range(3)]
+    before, now, after = times
+    mean = before.mean(after)
+
+    assert mean.ttft_ms == pytest.approx(now.ttft_ms)
+    assert mean.request_ms == pytest.approx(now.request_ms)
+    assert mean.cpu_ms == pytest.approx(now.cpu_ms)
+    assert (mean.waited_ms, mean.cached_tokens) == (4.0, 0)
+    assert Burst(100.0, 7).mean(Burst(144.0, 5)) == Burst(120.0, 5)
 
 
 def test_unrest_is_the_middle_half_over_the_median() -> None:
@@ -372,9 +382,9 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     rows = json.loads(done.stdout)["rows"]
     assert [row["path"] for row in rows] == ["cold_tax", "control", "hit.dram", "hit.disk"]
     tax, control, dram, disk = rows
-    assert tax["n"] == control["n"] == len(tax["pairs"]) == 4
-    assert control["base_ttft_ms"] == tax["base_ttft_ms"]
-    assert control["ttft_ms"] != control["base_ttft_ms"]
+    assert (tax["n"], control["n"]) == (3, 2) == (len(tax["pairs"]), len(control["pairs"]))
+    assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)
+    assert tax["cached_tokens"] == 0
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450

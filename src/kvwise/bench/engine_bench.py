@@ -13,7 +13,7 @@ from kvwise.bench.engine_hits import hits
 from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_rig import Rig, prepared
-from kvwise.bench.engine_tax import PER_TURN, Plan, cold_tax
+from kvwise.bench.engine_tax import Plan, cold_tax
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.errors import CacheUnavailable, EngineError
@@ -21,7 +21,7 @@ from kvwise.units import GIB, KIB
 
 ANSWER_TOKENS = 16
 AT_A_TIME = 3
-BURST_REQUESTS = 6
+BURST_REQUESTS = 3
 WARM_UPS = 2
 
 WAITED_MAX = 0.01
@@ -32,9 +32,9 @@ UNREST_MAX = 0.05
 """Times of the same work that differ by more than this say little about a hundredth."""
 
 _READING = (
-    "ratios are with kvwise / without it (cold_tax), without it / the same (control) or kvwise / "
-    "engine's own cache (hits), medians over pairs; intervals hold 95 % of bootstrap draws of the "
-    "pairs"
+    "ratios are with kvwise / without it just before and after (cold_tax), the same with kvwise on "
+    "neither side (control), or kvwise / the engine's own cache (hits); they are medians, and "
+    "intervals hold 95 % of bootstrap draws"
 )
 _BURSTS = (
     f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
@@ -50,12 +50,12 @@ class EngineBenchOptions:
 
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
-        requests: cold requests of each engine.
+        requests: cold requests with kvwise.
         prompt_tokens: tokens of each prompt.
-        bursts: bursts of each kind.
+        bursts: bursts of each kind, two at least.
         hits: prompts that are asked again.
         spare_cores: cores that the engines leave to everything else.
-        seed: draws orders and prompts.
+        seed: draws prompts.
     """
 
     out: Path
@@ -69,7 +69,7 @@ class EngineBenchOptions:
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = self.requests + PER_TURN + self.bursts * BURST_REQUESTS + WARM_UPS
+        prompts = self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         return max(GIB, needed)
 
@@ -109,7 +109,6 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         burst_requests=BURST_REQUESTS,
         at_a_time=AT_A_TIME,
         hits=options.hits,
-        seed=options.seed,
     )
     bare, cached = (
         Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))

@@ -5,6 +5,7 @@ It starts no engine and compares nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,16 @@ class Timed:
     waited_ms: float
     cached_tokens: int
 
+    def mean(self, other: Timed) -> Timed:
+        """What a request between these two would have taken."""
+        return Timed(
+            ttft_ms=math.sqrt(self.ttft_ms * other.ttft_ms),
+            request_ms=math.sqrt(self.request_ms * other.request_ms),
+            cpu_ms=math.sqrt(self.cpu_ms * other.cpu_ms),
+            waited_ms=math.sqrt(self.waited_ms * other.waited_ms),
+            cached_tokens=min(self.cached_tokens, other.cached_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Burst:
@@ -50,6 +61,11 @@ class Burst:
     tokens_per_s: float
     cached_tokens: int
 
+    def mean(self, other: Burst) -> Burst:
+        """What a burst between these two would have come to."""
+        tokens_per_s = math.sqrt(self.tokens_per_s * other.tokens_per_s)
+        return Burst(tokens_per_s, min(self.cached_tokens, other.cached_tokens))
+
 
 class Load:
     """Sends requests to one engine, each under a name that no other has."""
@@ -60,14 +76,14 @@ class Load:
         self._meter = meter
         self._sent = 0
 
-    def one(self, prompt: Conversation) -> Timed:
-        """Ask once, with nothing else under way.
+    def one(self, prompt: Conversation, answer_tokens: int | None = None) -> Timed:
+        """Ask once, with nothing else under way; for an answer of another length, if so wished.
 
         Raises:
             EngineError: the engine refused or fell silent.
         """
         before, begin_s = self._meter.read(), time.perf_counter()
-        answer = self._ask(prompt)
+        answer = self._ask(prompt, answer_tokens)
         request_ms = (time.perf_counter() - begin_s) * 1000
         spent = self._meter.read() - before
         return Timed(
@@ -100,8 +116,8 @@ class Load:
         """Empty the engine's own prefix cache; what kvwise holds stays."""
         chat.forget(self.port)
 
-    def _ask(self, prompt: Conversation) -> Answer:
+    def _ask(self, prompt: Conversation, answer_tokens: int | None = None) -> Answer:
         """Send a prompt and read the answer to its end."""
         self._sent += 1
         name = f"bench-{self.port}-{self._sent}"
-        return chat.ask(self.port, Question(name, prompt, self._answer_tokens))
+        return chat.ask(self.port, Question(name, prompt, answer_tokens or self._answer_tokens))

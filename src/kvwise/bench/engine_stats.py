@@ -2,8 +2,8 @@
 
 A ratio is the median of the ratios of pairs that were measured one after the other, so that what
 weighs on both sides of a pair cancels out. Its interval comes from drawing the pairs again, with
-replacement, many times: 95 of 100 such draws fall inside it. Pairs that were measured in one go
-share what the machine did meanwhile; they are drawn together, or the interval would be too narrow.
+replacement, many times: 95 of 100 such draws fall inside it. Neighbouring pairs share what the
+machine did meanwhile, so a few of them are drawn at a time, or the interval would be too narrow.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import numpy as np
 DRAWS = 4000
 SEED = 20
 """The same pairs give the same interval."""
+
+RUN = 3
+"""Neighbouring pairs that are drawn together."""
 
 _LOW_PERCENT, _HIGH_PERCENT = 2.5, 97.5
 
@@ -36,20 +39,21 @@ class Ratio:
     n: int
 
 
-def ratio(over: Sequence[float], under: Sequence[float], together: int = 1) -> Ratio:
-    """`over` / `under`, pair by pair; so many pairs at a time were measured in one go.
+def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
+    """`over` / `under`, pair by pair.
 
     Raises:
-        ValueError: there is no pair, a value without a partner, or a go that is not complete.
+        ValueError: there is no pair, or a value without a partner.
     """
     if not over or len(over) != len(under):
         raise ValueError(f"{len(over)} values cannot be paired with {len(under)}")
     ratios = np.asarray(over) / np.asarray(under)
-    goes = ratios.reshape(-1, together)
-    draws = np.random.default_rng(SEED).integers(len(goes), size=(DRAWS, len(goes)))
-    medians = np.median(goes[draws].reshape(DRAWS, -1), axis=1)
+    count, run = len(ratios), min(RUN, len(ratios))
+    starts = np.random.default_rng(SEED).integers(count, size=(DRAWS, -(-count // run)))
+    drawn = (starts[:, :, None] + np.arange(run)).reshape(DRAWS, -1)[:, :count] % count
+    medians = np.median(ratios[drawn], axis=1)
     low, high = np.percentile(medians, (_LOW_PERCENT, _HIGH_PERCENT))
-    return Ratio(float(np.median(ratios)), float(low), float(high), len(ratios))
+    return Ratio(float(np.median(ratios)), float(low), float(high), count)
 
 
 def median(values: Sequence[float]) -> float:

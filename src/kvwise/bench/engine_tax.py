@@ -1,19 +1,21 @@
 """Owns the cold tax: what requests pay for kvwise when it has nothing to give them.
 
-It starts nothing. Every prompt is a new one. The engine with kvwise, the one without, and the one
-without once more take turns, in an order drawn by seed. The two turns of the same engine are the
-control: whatever they differ by is the machine's, and so may be as much of what the tax comes to.
+It starts nothing. Every prompt is a new one. The engine without kvwise and the one with it are
+asked in turns, one request at a time or one burst, and only the engine whose turn it is runs. Each
+request with kvwise is compared with the two without it around it, because a machine that others
+share is another one a few seconds later. For the control each request without kvwise is compared
+with the two of its kind around it: what they differ by is the machine's, and so may be as much of
+what the tax comes to.
 
-Only the engine whose turn it is runs. A turn begins when all that kvwise deferred is written, so
-that the engine without it never pays for that; within a turn kvwise writes to disk whenever it
-likes, beside the next request. Turns are short, because a machine that others share is another one
-a few seconds later. Requests are compared with those at the same place of their turn.
+A turn begins when all that kvwise deferred is written, so that the engine without it never pays for
+that. Writing beside the next request is therefore no part of a request's time, but of a burst's.
 """
 
 from __future__ import annotations
 
-import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
@@ -23,9 +25,10 @@ from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.rows import Row
 from kvwise.bench.server import Engine
 
-PER_TURN = 2
-"""Requests of one turn: nothing is written beside the first of them."""
+SHORT_ANSWER_TOKENS = 4
+"""Answers of single requests: the first token is what counts, and copies come before the second."""
 
+T = TypeVar("T", Timed, Burst)
 _TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
 
@@ -34,11 +37,10 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        requests: cold requests of each engine that count.
-        bursts: bursts of each engine.
+        requests: cold requests with kvwise; one more without it.
+        bursts: bursts with kvwise, two at least; one more without it.
         burst_requests, at_a_time: requests in a burst, and how many of them are under way at once.
         hits: prompts that are asked again.
-        seed: draws orders and prompts.
     """
 
     requests: int
@@ -46,12 +48,11 @@ class Plan:
     burst_requests: int
     at_a_time: int
     hits: int
-    seed: int
 
 
 @dataclass(slots=True)
 class _Side:
-    """What one engine did, in one of its parts."""
+    """What one engine did."""
 
     engine: Engine
     load: Load
@@ -66,69 +67,70 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    draw = random.Random(plan.seed)  # noqa: S311  an order, not a secret
-    without, again, with_ = sides = (
-        _Side(rig.bare, bare),
-        _Side(rig.bare, bare),
-        _Side(rig.cached, cached),
-    )
+    without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
     others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
-    rounds, drains_s = -(-plan.requests // PER_TURN), []
-    for number in range(rounds):
-        rig.progress.now(f"cold requests, round {number + 1} of {rounds}")
-        for side in draw.sample(sides, len(sides)):
-            rig.only(side.engine)
-            side.requests += [side.load.one(prompts.next()) for _ in range(PER_TURN)]
-    rig.settle()
+    for number, side in enumerate(_turns(without, with_, plan.requests)):
+        rig.progress.now(f"cold request {number + 1} of {2 * plan.requests + 1}")
+        rig.only(side.engine)
+        side.requests.append(side.load.one(prompts.next(), SHORT_ANSWER_TOKENS))
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
-    for number in range(plan.bursts):
-        rig.progress.now(f"cold bursts, round {number + 1} of {plan.bursts}")
-        for side in draw.sample(sides, len(sides)):
-            burst = [prompts.next() for _ in range(plan.burst_requests)]
-            rig.only(side.engine)
-            side.bursts.append(side.load.burst(burst, plan.at_a_time))
-            if side is with_:
-                drains_s.append(rig.settle())
-    tax, control = _compared(with_, without), _compared(again, without)
-    for name, row in (("with kvwise", tax), ("without, once more,", control)):
+    drains_s = []
+    for number, side in enumerate(_turns(without, with_, plan.bursts)):
+        rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
+        burst = [prompts.next() for _ in range(plan.burst_requests)]
+        rig.only(side.engine)
+        side.bursts.append(side.load.burst(burst, plan.at_a_time))
+        if side is with_:
+            drains_s.append(rig.settle())
+    waited = [one.waited_ms / one.request_ms for one in without.requests]
+    tax: Row = {
+        "path": "cold_tax",
+        "against": "the engine without kvwise",
+        **request_columns(with_.requests, _means(without.requests, 1)),
+        **burst_columns(with_.bursts, _means(without.bursts, 1)),
+        "prompt_tokens": prompts.tokens,
+        "cached_tokens": max(one.cached_tokens for one in with_.requests),
+        "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
+        "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
+        "drain_after_burst_ms": round(1000 * median(drains_s), 1),
+        "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
+        "waited": round(median(waited), 3),
+        "others_cores": round(others.cores(), 3),
+    }
+    control: Row = {
+        "path": "control",
+        "against": "itself, just before and after",
+        **request_columns(without.requests[1:-1], _means(without.requests, 2)),
+        **burst_columns(without.bursts[1:-1], _means(without.bursts, 2)),
+    }
+    for row in (tax, control):
         rig.progress.done(
-            f"{row['n']} cold requests {name} against as many without: first token in "
-            f"{row['ttft_ratio']} of the time, {row['throughput_ratio']} of the tokens per second"
+            f"{row['path']}: first token in {row['ttft_ratio']} of the time, "
+            f"{row['throughput_ratio']} of the tokens per second"
         )
-    count, waited = rounds * PER_TURN, [one.waited_ms / one.request_ms for one in without.requests]
-    return [
-        {
-            "path": "cold_tax",
-            "against": "the engine without kvwise",
-            **tax,
-            "prompt_tokens": prompts.tokens,
-            "held_ms_per_request": round(1000 * held_s / count, 1),
-            "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
-            "drain_after_burst_ms": round(1000 * median(drains_s), 1),
-            "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
-            "waited": round(median(waited), 3),
-            "others_cores": round(others.cores(), 3),
-        },
-        {"path": "control", "against": "itself, at another time", **control},
-    ]
+    return [tax, control]
 
 
-def _compared(over: _Side, under: _Side) -> Row:
-    """All that is compared of two sides."""
-    requests = request_columns(over.requests, under.requests, PER_TURN)
-    return requests | burst_columns(over.bursts, under.bursts)
+def _turns(without: _Side, with_: _Side, count: int) -> Iterator[_Side]:
+    """The engine with kvwise so many times, always between two turns of the other one."""
+    yield without
+    for _ in range(count):
+        yield with_
+        yield without
 
 
-def request_columns(over: list[Timed], under: list[Timed], together: int = 1) -> Row:
-    """Times to the first token, of whole requests and of processors: `over` against `under`.
+def _means(values: Sequence[T], apart: int) -> list[T]:
+    """Each value and the one so many places later, as the one thing between them."""
+    return [one.mean(other) for one, other in zip(values, values[apart:], strict=False)]
 
-    So many neighbours were measured in one go.
-    """
+
+def request_columns(over: list[Timed], under: list[Timed]) -> Row:
+    """Times to the first token, of whole requests and of processors: `over` against `under`."""
     row: Row = {}
     for name in ("ttft", "request", "cpu"):
         mine = [getattr(one, f"{name}_ms") for one in over]
         base = [getattr(one, f"{name}_ms") for one in under]
-        found = ratio(mine, base, together)
+        found = ratio(mine, base)
         row[f"{name}_ratio"] = round(found.median, 4)
         row[f"{name}_ratio_interval"] = [round(found.low, 4), round(found.high, 4)]
         row[f"{name}_ms"] = _spread(mine)

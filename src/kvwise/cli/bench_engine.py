@@ -23,8 +23,8 @@ from kvwise.bench.rows import Row, Rows
 PROMPT_TOKENS = 2048
 PROMPT_TOKENS_MAX = 3900
 """The engine's context, less an answer."""
-REQUESTS, QUICK_REQUESTS = 24, 6
-BURSTS, QUICK_BURSTS = 6, 1
+REQUESTS, QUICK_REQUESTS = 48, 6
+BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 3
 
 
@@ -39,7 +39,7 @@ Examples:
 @click.option(
     "--requests",
     type=click.IntRange(3, 1000),
-    help=f"Cold requests of each engine.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
+    help=f"Cold requests with kvwise.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
 )
 @click.option(
     "--prompt-tokens",
@@ -54,7 +54,7 @@ Examples:
     type=click.IntRange(0),
     help="Cores that the engines leave to everything else.  [default: 1 where there are two]",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws order and prompts.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws prompts.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     and are asked in turns, while the other one is frozen: prompts that nobody has sent before
     (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
     cache (hit.dram, hit.disk). The row control compares the engine without kvwise with itself:
-    the machine makes that much of no difference at all.
+    so much the machine makes of no difference at all.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
