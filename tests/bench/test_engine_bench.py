@@ -39,6 +39,7 @@ OPTIONS = EngineBenchOptions(
     prompt_tokens=256,
     bursts=1,
     hits=1,
+    restarts=1,
     spare_cores=0,
     seed=1,
 )
@@ -83,6 +84,8 @@ def test_neighbouring_pairs_are_drawn_together() -> None:
 
     assert slow.median == quick.median
     assert slow.high - slow.low > 1.2 * (quick.high - quick.low)
+    few = ratio([0.8, 1.0, 1.2], [1.0] * 3)
+    assert few.low < few.median < few.high
     assert (ratio([1.2], [1.0]).low, ratio([1.2], [1.0]).high) == (1.2, 1.2)
 
 
@@ -293,8 +296,8 @@ def test_what_is_no_worker_is_kept_off() -> None:
 def test_a_busy_machine_is_noted(waited: float, unrest: float, others: float, word: str) -> None:
     """Next to how to read the numbers, and to what the control says of them."""
     control = _row("control")
-    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, control])
-    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, control])
+    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, {}, control])
+    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, {}, control])
 
     assert len(said) == len(quiet) + 1
     assert any(word in note for note in said)
@@ -380,15 +383,18 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [row["path"] for row in rows] == ["cold_tax", "control", "hit.dram", "hit.disk"]
-    tax, control, dram, disk = rows
-    assert (tax["n"], control["n"]) == (3, 2) == (len(tax["pairs"]), len(control["pairs"]))
+    tax, store, control, dram, disk = rows
+    names = ["cold_tax", "store_tax", "control", "hit.dram", "hit.disk"]
+    assert [row["path"] for row in rows] == names
+    assert tax["prompt_tokens"] - 32 <= store["stored_tokens_per_request"] <= tax["prompt_tokens"]
+    assert [row["n"] for row in rows[:3]] == [3, 3, 2] == [len(row["pairs"]) for row in rows[:3]]
     assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)
     assert tax["cached_tokens"] == 0
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
-    assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in rows)
+    assert all(row["throughput_ratio"] > 0 for row in (tax, control, dram, disk))
+    assert all(row["ttft_ratio"] > 0 for row in rows)
     assert list((tmp_path / "out").glob("bench-disk-*")) == []
     assert mentioning(str(tmp_path)) == []
 

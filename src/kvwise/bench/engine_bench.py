@@ -32,9 +32,9 @@ UNREST_MAX = 0.05
 """Times of the same work that differ by more than this say little about a hundredth."""
 
 _READING = (
-    "ratios are with kvwise / without it just before and after (cold_tax), the same with kvwise on "
-    "neither side (control), or kvwise / the engine's own cache (hits); they are medians, and "
-    "intervals hold 95 % of bootstrap draws"
+    "ratios are with kvwise / without it just before and after (cold_tax), storing / not storing "
+    "in one engine (store_tax), without kvwise on both sides (control), or kvwise / the engine's "
+    "own cache (hits); they are medians, and intervals hold 95 % of bootstrap draws"
 )
 _BURSTS = (
     f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
@@ -50,10 +50,11 @@ class EngineBenchOptions:
 
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
-        requests: cold requests with kvwise.
+        requests: cold requests with kvwise in each comparison.
         prompt_tokens: tokens of each prompt.
         bursts: bursts of each kind, two at least.
         hits: prompts that are asked again.
+        restarts: of the daemon, after each of which they are asked from disk.
         spare_cores: cores that the engines leave to everything else.
         seed: draws prompts.
     """
@@ -63,13 +64,14 @@ class EngineBenchOptions:
     prompt_tokens: int
     bursts: int
     hits: int
+    restarts: int
     spare_cores: int
     seed: int
 
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
+        prompts = 2 * self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         return max(GIB, needed)
 
@@ -109,6 +111,7 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         burst_requests=BURST_REQUESTS,
         at_a_time=AT_A_TIME,
         hits=options.hits,
+        restarts=options.restarts,
     )
     bare, cached = (
         Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
@@ -123,14 +126,14 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
-    tax, control = cold_tax(rig, plan, prompts, bare, cached)
-    computed_ms = tax["base_ttft_ms"]["median"]
-    return [tax, control, *hits(rig, plan, prompts, cached, computed_ms)]
+    cold = cold_tax(rig, plan, prompts, bare, cached)
+    computed_ms = cold[0]["base_ttft_ms"]["median"]
+    return [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
 
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    tax, control = rows[:2]
+    tax, control = rows[0], rows[2]
     notes = [_READING, _BURSTS]
     for name in ("ttft_ratio", "throughput_ratio"):
         low, high = control[f"{name}_interval"]

@@ -17,7 +17,6 @@ from kvwise.errors import EngineError
 
 REPEATS = 3
 """How often each prompt is asked from memory; from disk once for each restart of the daemon."""
-RESTARTS = 2
 
 
 @dataclass(slots=True)
@@ -101,7 +100,7 @@ def _disk(rig: Rig, plan: Plan, load: Load, again: list[Conversation], prompts: 
     found = _Found()
     other = prompts.next()
     load.one(other)
-    for restart in range(RESTARTS):
+    for restart in range(plan.restarts):
         rig.restart_daemon(load, other)
         for number, prompt in enumerate(again, 1):
             rig.progress.now(f"hits on disk, {number} of {len(again)}, restart {restart + 1}")

@@ -18,7 +18,7 @@ SEED = 20
 """The same pairs give the same interval."""
 
 RUN = 3
-"""Neighbouring pairs that are drawn together."""
+"""Neighbouring pairs that are drawn together, or fewer where that would leave nothing to draw."""
 
 _LOW_PERCENT, _HIGH_PERCENT = 2.5, 97.5
 
@@ -48,7 +48,8 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Ratio:
     if not over or len(over) != len(under):
         raise ValueError(f"{len(over)} values cannot be paired with {len(under)}")
     ratios = np.asarray(over) / np.asarray(under)
-    count, run = len(ratios), min(RUN, len(ratios))
+    count = len(ratios)
+    run = max(1, min(RUN, count // RUN))
     starts = np.random.default_rng(SEED).integers(count, size=(DRAWS, -(-count // run)))
     drawn = (starts[:, :, None] + np.arange(run)).reshape(DRAWS, -1)[:, :count] % count
     medians = np.median(ratios[drawn], axis=1)

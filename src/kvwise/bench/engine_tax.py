@@ -1,11 +1,16 @@
 """Owns the cold tax: what requests pay for kvwise when it has nothing to give them.
 
-It starts nothing. Every prompt is a new one. The engine without kvwise and the one with it are
-asked in turns, one request at a time or one burst, and only the engine whose turn it is runs. Each
-request with kvwise is compared with the two without it around it, because a machine that others
-share is another one a few seconds later. For the control each request without kvwise is compared
-with the two of its kind around it: what they differ by is the machine's, and so may be as much of
-what the tax comes to.
+It starts nothing. Every prompt is a new one. Two sides are asked in turns, one request at a time or
+one burst, and only the engine whose turn it is runs. Each request of one side is compared with the
+two of the other side around it, because a machine that others share is another one a few seconds
+later. There are three comparisons:
+
+- an engine with kvwise against one without it, which holds all that kvwise costs, and also what
+  two processes of the same program differ by, depending on where their memory came to lie;
+- the engine with kvwise against itself when told to leave a request alone, which is free of that,
+  and holds what storing costs;
+- for control each request without kvwise against the two of its kind around it: what they differ by
+  is the machine's, and so may be as much of what the others come to.
 
 A turn begins when all that kvwise deferred is written, so that the engine without it never pays for
 that. Writing beside the next request is therefore no part of a request's time, but of a burst's.
@@ -29,6 +34,7 @@ SHORT_ANSWER_TOKENS = 4
 """Answers of single requests: the first token is what counts, and copies come before the second."""
 
 T = TypeVar("T", Timed, Burst)
+_ALONE = {"no_load": True, "no_store": True}
 _TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
 
@@ -37,10 +43,11 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        requests: cold requests with kvwise; one more without it.
+        requests: cold requests with kvwise in each comparison; one more of the other side.
         bursts: bursts with kvwise, two at least; one more without it.
         burst_requests, at_a_time: requests in a burst, and how many of them are under way at once.
         hits: prompts that are asked again.
+        restarts: of the daemon, after each of which they are asked from disk.
     """
 
     requests: int
@@ -48,40 +55,36 @@ class Plan:
     burst_requests: int
     at_a_time: int
     hits: int
+    restarts: int
 
 
 @dataclass(slots=True)
 class _Side:
-    """What one engine did."""
+    """What one engine did, told these hints."""
 
     engine: Engine
     load: Load
+    hints: dict[str, bool] | None = None
     requests: list[Timed] = field(default_factory=list)
     bursts: list[Burst] = field(default_factory=list)
 
 
 def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> list[Row]:
-    """Measure requests that nobody has sent before, with and without kvwise; tax and control.
+    """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
     without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
+    alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
     others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
-    for number, side in enumerate(_turns(without, with_, plan.requests)):
-        rig.progress.now(f"cold request {number + 1} of {2 * plan.requests + 1}")
-        rig.only(side.engine)
-        side.requests.append(side.load.one(prompts.next(), SHORT_ANSWER_TOKENS))
+    _requests(rig, plan, prompts, without, with_)
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
-    drains_s = []
-    for number, side in enumerate(_turns(without, with_, plan.bursts)):
-        rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
-        burst = [prompts.next() for _ in range(plan.burst_requests)]
-        rig.only(side.engine)
-        side.bursts.append(side.load.burst(burst, plan.at_a_time))
-        if side is with_:
-            drains_s.append(rig.settle())
+    before = cached.stored_tokens()
+    _requests(rig, plan, prompts, alone, storing)
+    stored_tokens = cached.stored_tokens() - before
+    drain_s = _bursts(rig, plan, prompts, without, with_)
     waited = [one.waited_ms / one.request_ms for one in without.requests]
     tax: Row = {
         "path": "cold_tax",
@@ -92,10 +95,16 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         "cached_tokens": max(one.cached_tokens for one in with_.requests),
         "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
         "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
-        "drain_after_burst_ms": round(1000 * median(drains_s), 1),
+        "drain_after_burst_ms": round(1000 * drain_s, 1),
         "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
         "waited": round(median(waited), 3),
         "others_cores": round(others.cores(), 3),
+    }
+    store: Row = {
+        "path": "store_tax",
+        "against": "the same engine, told to leave a request alone",
+        **request_columns(storing.requests, _means(alone.requests, 1)),
+        "stored_tokens_per_request": round(stored_tokens / plan.requests),
     }
     control: Row = {
         "path": "control",
@@ -103,20 +112,41 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         **request_columns(without.requests[1:-1], _means(without.requests, 2)),
         **burst_columns(without.bursts[1:-1], _means(without.bursts, 2)),
     }
-    for row in (tax, control):
-        rig.progress.done(
-            f"{row['path']}: first token in {row['ttft_ratio']} of the time, "
-            f"{row['throughput_ratio']} of the tokens per second"
-        )
-    return [tax, control]
+    rows = [tax, store, control]
+    for row in rows:
+        low, high = row["ttft_ratio_interval"]
+        ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
+        rig.progress.done(f"{row['path']}: first token in {ratio_}")
+    return rows
 
 
-def _turns(without: _Side, with_: _Side, count: int) -> Iterator[_Side]:
-    """The engine with kvwise so many times, always between two turns of the other one."""
-    yield without
+def _requests(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> None:
+    """Ask both sides in turns, a request at a time."""
+    for number, side in enumerate(_turns(base, other, plan.requests)):
+        rig.progress.now(f"cold request {number + 1} of {2 * plan.requests + 1}")
+        rig.only(side.engine)
+        side.requests.append(side.load.one(prompts.next(), SHORT_ANSWER_TOKENS, side.hints))
+
+
+def _bursts(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> float:
+    """The same with bursts; how many seconds it took to write what one of them left."""
+    drains_s = []
+    for number, side in enumerate(_turns(base, other, plan.bursts)):
+        rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
+        burst = [prompts.next() for _ in range(plan.burst_requests)]
+        rig.only(side.engine)
+        side.bursts.append(side.load.burst(burst, plan.at_a_time))
+        if side is other:
+            drains_s.append(rig.settle())
+    return median(drains_s)
+
+
+def _turns(base: _Side, other: _Side, count: int) -> Iterator[_Side]:
+    """The other side so many times, always between two turns of the base."""
+    yield base
     for _ in range(count):
-        yield with_
-        yield without
+        yield other
+        yield base
 
 
 def _means(values: Sequence[T], apart: int) -> list[T]:
