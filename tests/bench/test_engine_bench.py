@@ -39,6 +39,7 @@ OPTIONS = EngineBenchOptions(
     prompt_tokens=256,
     bursts=1,
     hits=1,
+    repeats=1,
     restarts=1,
     spare_cores=0,
     seed=1,

@@ -54,6 +54,7 @@ class EngineBenchOptions:
         prompt_tokens: tokens of each prompt.
         bursts: bursts of each kind, two at least.
         hits: prompts that are asked again.
+        repeats: how often each of them is asked from memory.
         restarts: of the daemon, after each of which they are asked from disk.
         spare_cores: cores that the engines leave to everything else.
         seed: draws prompts.
@@ -64,6 +65,7 @@ class EngineBenchOptions:
     prompt_tokens: int
     bursts: int
     hits: int
+    repeats: int
     restarts: int
     spare_cores: int
     seed: int
@@ -111,6 +113,7 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         burst_requests=BURST_REQUESTS,
         at_a_time=AT_A_TIME,
         hits=options.hits,
+        repeats=options.repeats,
         restarts=options.restarts,
     )
     bare, cached = (

@@ -15,9 +15,6 @@ from kvwise.bench.engine_tax import Plan, burst_columns, request_columns
 from kvwise.bench.rows import Row
 from kvwise.errors import EngineError
 
-REPEATS = 3
-"""How often each prompt is asked from memory; from disk once for each restart of the daemon."""
-
 
 @dataclass(slots=True)
 class _Found:
@@ -84,8 +81,8 @@ def _memory(rig: Rig, plan: Plan, load: Load, again: list[Conversation]) -> _Fou
     """Hits in the arena."""
     found = _Found()
     _Found().one(load, again[0])  # the path is walked once before it is timed
-    for repeat in range(REPEATS):
-        rig.progress.now(f"hits in memory, round {repeat + 1} of {REPEATS}")
+    for repeat in range(plan.repeats):
+        rig.progress.now(f"hits in memory, round {repeat + 1} of {plan.repeats}")
         for prompt in again:
             found.one(load, prompt)
     for _ in range(plan.bursts):

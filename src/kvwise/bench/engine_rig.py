@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,8 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
                     for engine in (first, second):
                         thaw(engine.session)
                     rig.daemon.stop()
+                    with ThreadPoolExecutor(2, thread_name_prefix="kvwise-stop") as pool:
+                        list(pool.map(Engine.stop, (first, second)))
 
 
 def engine_cores(spare: int) -> tuple[list[int], list[int]]:

@@ -47,6 +47,7 @@ class Plan:
         bursts: bursts with kvwise, two at least; one more without it.
         burst_requests, at_a_time: requests in a burst, and how many of them are under way at once.
         hits: prompts that are asked again.
+        repeats: how often each of them is asked from memory.
         restarts: of the daemon, after each of which they are asked from disk.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     burst_requests: int
     at_a_time: int
     hits: int
+    repeats: int
     restarts: int
 
 

@@ -26,6 +26,7 @@ PROMPT_TOKENS_MAX = 3900
 REQUESTS, QUICK_REQUESTS = 36, 6
 BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 2
+REPEATS, QUICK_REPEATS = 3, 1
 RESTARTS, QUICK_RESTARTS = 2, 1
 
 
@@ -96,6 +97,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         prompt_tokens=prompt_tokens,
         bursts=QUICK_BURSTS if quick else BURSTS,
         hits=QUICK_HITS if quick else HITS,
+        repeats=QUICK_REPEATS if quick else REPEATS,
         restarts=QUICK_RESTARTS if quick else RESTARTS,
         spare_cores=spare_cores,
         seed=seed,
