@@ -6,9 +6,9 @@ two of the other side around it, because a machine that others share is another 
 later. There are three comparisons:
 
 - an engine with kvwise against one without it, which holds all that kvwise costs, and also what
-  two processes of the same program differ by, depending on where their memory came to lie;
-- the engine with kvwise against itself when told to leave a request alone, which is free of that,
-  and holds what storing costs;
+  two processes of the same program may differ by from one start to the next;
+- the engine with kvwise against itself when told to leave a request alone, which is free of that
+  and holds what storing costs, but not what merely having a connector does;
 - for control each request without kvwise against the two of its kind around it: what they differ by
   is the machine's, and so may be as much of what the others come to.
 
