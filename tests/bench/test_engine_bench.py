@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from click.testing import CliRunner
 from kvwise.bench import engine_rig, machine
 from kvwise.bench.chat import Message
 from kvwise.bench.engine_bench import EngineBenchOptions, _notes, run_engine_bench
-from kvwise.bench.engine_cpu import Meter
+from kvwise.bench.engine_cpu import Meter, processes
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_quiet import Others, freeze, keep_off, thaw
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.engine_tax import burst_columns, request_columns
@@ -37,6 +39,8 @@ OPTIONS = EngineBenchOptions(
     prompt_tokens=256,
     bursts=1,
     hits=1,
+    repeats=1,
+    restarts=1,
     spare_cores=0,
     seed=1,
 )
@@ -73,6 +77,32 @@ def test_a_value_without_a_partner_is_refused() -> None:
         ratio([], [])
 
 
+def test_neighbouring_pairs_are_drawn_together() -> None:
+    """They share what the machine did meanwhile, so that three of them say little more than one."""
+    drift = [1 + 0.01 * place for place in range(24)]
+    mixed = [drift[place * 7 % 24] for place in range(24)]
+    slow, quick = ratio(drift, [1.0] * 24), ratio(mixed, [1.0] * 24)
+
+    assert slow.median == quick.median
+    assert slow.high - slow.low > 1.2 * (quick.high - quick.low)
+    few = ratio([0.8, 1.0, 1.2], [1.0] * 3)
+    assert few.low < few.median < few.high
+    assert (ratio([1.2], [1.0]).low, ratio([1.2], [1.0]).high) == (1.2, 1.2)
+
+
+def test_a_steady_change_of_the_machine_is_no_tax() -> None:
+    """A request is compared with what one between its two neighbours would have taken."""
+    times = [Timed(100 * 1.1**n, 200 * 1.1**n, 150 * 1.1**n, 4.0, n) for n in range(3)]
+    before, now, after = times
+    mean = before.mean(after)
+
+    assert mean.ttft_ms == pytest.approx(now.ttft_ms)
+    assert mean.request_ms == pytest.approx(now.request_ms)
+    assert mean.cpu_ms == pytest.approx(now.cpu_ms)
+    assert (mean.waited_ms, mean.cached_tokens) == (4.0, 0)
+    assert Burst(100.0, 7).mean(Burst(144.0, 5)) == Burst(120.0, 5)
+
+
 def test_unrest_is_the_middle_half_over_the_median() -> None:
     """One wild value of many does not make a machine restless."""
     assert unrest([100.0] * 9 + [900.0]) == 0
@@ -90,6 +120,8 @@ def test_a_row_says_which_way_its_ratios_go() -> None:
     assert (row["throughput_ratio"], row["n_bursts"]) == (0.99, 1)
     assert row["ttft_ms"] == {"median": 202.0, "low": 202.0, "high": 202.0}
     assert row["base_tokens_per_s"]["median"] == 100.0
+    assert row["pairs"][0]["ttft_ms"] == [202.0, 200.0]
+    assert row["burst_pairs"] == [[99.0, 100.0]]
 
 
 # --- prompts ---
@@ -186,13 +218,91 @@ def test_processor_time_is_that_of_all_threads() -> None:
     assert asleep.waited_ns >= 0 <= busy.waited_ns
 
 
-@pytest.mark.parametrize(("waited", "unrest", "notes"), [(0.0, 0.0, 2), (0.2, 0.0, 3), (0.2, 1, 4)])
-def test_a_busy_machine_is_noted(waited: float, unrest: float, notes: int) -> None:
-    """Next to how to read the numbers."""
-    said = _notes([{"waited": waited, "unrest": unrest}])
+def _spinning(seconds: float) -> subprocess.Popen[bytes]:
+    """A process in a session of its own that is busy for so long, then sleeps."""
+    code = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\n"
+    code += "time.sleep(60)"
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 
-    assert len(said) == notes
-    assert any("20.0%" in note for note in said) == (notes > 2)
+
+def test_an_engine_is_frozen_but_for_its_server(tmp_path: Path) -> None:
+    """So that it hears that it has to end, and can see to the others; afterwards all goes on."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    beat = f"while True: open({str(tmp_path / 'beat')!r}, 'a').write('.')"
+    with subprocess.Popen([sys.executable, "-c", code, beat], start_new_session=True) as server:
+        try:
+            _until((tmp_path / "beat").exists)
+            freeze(server.pid)
+            (child,) = set(processes({server.pid})) - {server.pid}
+            _until(lambda: _state(child) == "T")
+            waits = _state(server.pid)
+            size = (tmp_path / "beat").stat().st_size
+            time.sleep(0.2)
+            still = (tmp_path / "beat").stat().st_size
+            thaw(server.pid)
+            _until(lambda: (tmp_path / "beat").stat().st_size > still)
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+
+    assert waits != "T"
+    assert still == size
+
+
+def _state(pid: int) -> str:
+    """What a process does: T when it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    """Wait for something that must come."""
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_nobody_of_us_uses_is_counted() -> None:
+    """A process of the bench does not count, one of others does."""
+    with _spinning(60) as child:
+        try:
+            theirs, ours = Others(set()), Others({child.pid})
+            time.sleep(1)
+            seen = theirs.cores() - ours.cores()
+        finally:
+            child.kill()
+
+    assert seen > 0.1
+
+
+def test_what_is_no_worker_is_kept_off() -> None:
+    """On the cores that were spared, all its threads; without such cores it stays where it was."""
+    cores = os.sched_getaffinity(0)
+    with _spinning(0) as child:
+        try:
+            keep_off({child.pid}, [])
+            before = os.sched_getaffinity(child.pid)
+            keep_off({child.pid}, [max(cores)])
+            after = os.sched_getaffinity(child.pid)
+        finally:
+            child.kill()
+
+    assert before == cores
+    assert after == {max(cores)}
+
+
+@pytest.mark.parametrize(
+    ("waited", "unrest", "others", "word"),
+    [(0.2, 0.0, 0.0, "20.0%"), (0.0, 0.3, 0.0, "30.0%"), (0.0, 0.0, 0.4, "0.40 cores")],
+)
+def test_a_busy_machine_is_noted(waited: float, unrest: float, others: float, word: str) -> None:
+    """Next to how to read the numbers, and to what the control says of them."""
+    control = _row("control")
+    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, {}, control])
+    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, {}, control])
+
+    assert len(said) == len(quiet) + 1
+    assert any(word in note for note in said)
+    assert any("itself came to 1.000 (1.000 to 1.000)" in note for note in quiet)
 
 
 def test_an_engine_without_workers_is_an_error() -> None:
@@ -224,8 +334,8 @@ def test_engines_are_left_a_core() -> None:
     """More cores spared than there are is an error with a hint."""
     cores = sorted(os.sched_getaffinity(0))
 
-    assert engine_cores(0) == cores
-    assert engine_cores(len(cores) - 1) == cores[:1]
+    assert engine_cores(0) == (cores, [])
+    assert engine_cores(len(cores) - 1) == (cores[:1], cores[1:])
     with pytest.raises(SetupError, match="hint: lower --spare-cores"):
         engine_cores(len(cores))
 
@@ -273,13 +383,19 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    tax, dram, disk = json.loads(done.stdout)["rows"]
-    assert [tax["path"], dram["path"], disk["path"]] == ["cold_tax", "hit.dram", "hit.disk"]
-    assert tax["n"] == 3
+    rows = json.loads(done.stdout)["rows"]
+    tax, store, control, dram, disk = rows
+    names = ["cold_tax", "store_tax", "control", "hit.dram", "hit.disk"]
+    assert [row["path"] for row in rows] == names
+    assert tax["prompt_tokens"] - 32 <= store["stored_tokens_per_request"] <= tax["prompt_tokens"]
+    assert [row["n"] for row in rows[:3]] == [3, 3, 2] == [len(row["pairs"]) for row in rows[:3]]
+    assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)
+    assert tax["cached_tokens"] == 0
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450
-    assert all(row["ttft_ratio"] > 0 < row["throughput_ratio"] for row in (tax, dram, disk))
+    assert all(row["throughput_ratio"] > 0 for row in (tax, control, dram, disk))
+    assert all(row["ttft_ratio"] > 0 for row in rows)
     assert list((tmp_path / "out").glob("bench-disk-*")) == []
     assert mentioning(str(tmp_path)) == []
 

@@ -87,6 +87,11 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def session(self) -> int:
+        """Id of the session that all its processes are in."""
+        return self._child.pid
+
     def answers(self) -> bool:
         """Whether it serves its socket."""
         if not self.options.socket.exists():

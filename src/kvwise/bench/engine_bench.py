@@ -13,7 +13,7 @@ from kvwise.bench.engine_hits import hits
 from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_rig import Rig, prepared
-from kvwise.bench.engine_tax import PER_BLOCK, Plan, cold_tax
+from kvwise.bench.engine_tax import Plan, cold_tax
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.errors import CacheUnavailable, EngineError
@@ -21,17 +21,20 @@ from kvwise.units import GIB, KIB
 
 ANSWER_TOKENS = 16
 AT_A_TIME = 3
-BURST_REQUESTS = 6
+BURST_REQUESTS = 3
 WARM_UPS = 2
 
 WAITED_MAX = 0.01
 """An engine that waits for its processor for more than this part of a request is not alone."""
+OTHERS_CORES_MAX = 0.05
+"""What else runs and uses more is felt, on the engine's cores or beside them."""
 UNREST_MAX = 0.05
 """Times of the same work that differ by more than this say little about a hundredth."""
 
 _READING = (
-    "ratios are with kvwise / without it (cold_tax) or kvwise / engine's own cache (hits), medians "
-    "over pairs; intervals hold 95 % of bootstrap draws of the pairs"
+    "ratios are with kvwise / without it just before and after (cold_tax), storing / not storing "
+    "in one engine (store_tax), without kvwise on both sides (control), or kvwise / the engine's "
+    "own cache (hits); they are medians, and intervals hold 95 % of bootstrap draws"
 )
 _BURSTS = (
     f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
@@ -47,12 +50,14 @@ class EngineBenchOptions:
 
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
-        requests: cold requests of each engine.
+        requests: cold requests with kvwise in each comparison.
         prompt_tokens: tokens of each prompt.
-        bursts: bursts of each kind.
+        bursts: bursts of each kind, two at least.
         hits: prompts that are asked again.
+        repeats: how often each of them is asked from memory.
+        restarts: of the daemon, after each of which they are asked from disk.
         spare_cores: cores that the engines leave to everything else.
-        seed: draws orders and prompts.
+        seed: draws prompts.
     """
 
     out: Path
@@ -60,14 +65,16 @@ class EngineBenchOptions:
     prompt_tokens: int
     bursts: int
     hits: int
+    repeats: int
+    restarts: int
     spare_cores: int
     seed: int
 
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = self.requests * (PER_BLOCK + 1) // PER_BLOCK + self.bursts * BURST_REQUESTS
-        needed = (prompts + self.hits + 2 * PER_BLOCK) * self.prompt_tokens * _TOKEN_BYTES
+        prompts = 2 * self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
+        needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         return max(GIB, needed)
 
 
@@ -106,7 +113,8 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         burst_requests=BURST_REQUESTS,
         at_a_time=AT_A_TIME,
         hits=options.hits,
-        seed=options.seed,
+        repeats=options.repeats,
+        restarts=options.restarts,
     )
     bare, cached = (
         Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
@@ -121,21 +129,34 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
-    tax = cold_tax(rig, plan, prompts, bare, cached)
-    return [tax, *hits(rig, plan, prompts, cached, tax["base_ttft_ms"]["median"])]
+    cold = cold_tax(rig, plan, prompts, bare, cached)
+    computed_ms = cold[0]["base_ttft_ms"]["median"]
+    return [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
 
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
+    tax, control = rows[0], rows[2]
     notes = [_READING, _BURSTS]
-    if rows[0]["waited"] > WAITED_MAX:
+    for name in ("ttft_ratio", "throughput_ratio"):
+        low, high = control[f"{name}_interval"]
         notes.append(
-            f"others had the engine's processors for {rows[0]['waited']:.1%} of a cold request "
+            f"{name} of an engine without kvwise against itself came to {control[name]:.3f} "
+            f"({low:.3f} to {high:.3f}): this run cannot tell a smaller tax from none"
+        )
+    if tax["others_cores"] > OTHERS_CORES_MAX:
+        notes.append(
+            f"something else used {tax['others_cores']:.2f} cores meanwhile: end it, and measure "
+            "again"
+        )
+    if tax["waited"] > WAITED_MAX:
+        notes.append(
+            f"others had the engine's processors for {tax['waited']:.1%} of a cold request "
             "without kvwise: end what else runs, and measure again"
         )
-    if rows[0]["unrest"] > UNREST_MAX:
+    if tax["unrest"] > UNREST_MAX:
         notes.append(
-            f"the middle half of the cold requests without kvwise lie {rows[0]['unrest']:.1%} "
+            f"the middle half of the cold requests without kvwise lie {tax['unrest']:.1%} "
             "apart: the machine was not quiet enough to tell one in a hundred"
         )
     return notes

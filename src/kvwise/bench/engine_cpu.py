@@ -6,6 +6,8 @@ the processes that compute it hardly changes, so it tells small differences apar
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -15,7 +17,8 @@ from kvwise.bench.places import SetupError
 WORKER = "VLLM::Worker"
 """How vLLM calls the processes that compute. Its scheduler spins while it waits for them."""
 
-_SESSION_FIELD = 3
+_NAME, _SESSION, _USER, _SYSTEM = 0, 4, 12, 13
+"""Fields of what the kernel says of a process, counted from its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,7 @@ class Meter:
         Raises:
             SetupError: there is none.
         """
-        everything = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-        pids = [pid for pid in everything if _is_worker(pid, session)]
+        pids = [pid for pid in processes({session}) if is_worker(pid)]
         if not pids:
             raise SetupError(
                 f"the engine has no process called {WORKER}, whose processor time could be "
@@ -77,12 +79,29 @@ def _spent(pid: int) -> Spent:
     return total
 
 
-def _is_worker(pid: int, session: int) -> bool:
-    """Whether a process is a worker of this session."""
+def processes(sessions: Collection[int]) -> list[int]:
+    """The processes of these sessions that live now."""
+    everything = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in everything if (stat := _stat(pid)) and int(stat[_SESSION]) in sessions]
+
+
+def is_worker(pid: int) -> bool:
+    """Whether this is a process of vLLM that computes."""
+    stat = _stat(pid)
+    return bool(stat) and stat[_NAME].startswith(WORKER)
+
+
+def process_s(pid: int) -> float:
+    """Processor time of a process and all threads it ever had, as coarse as the kernel's clock."""
+    stat = _stat(pid)
+    ticks = int(stat[_USER]) + int(stat[_SYSTEM]) if stat else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, its name first; nothing when it has just ended."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except OSError:  # it has just ended
-        return False
-    return (
-        name.partition("(")[2].startswith(WORKER) and int(rest.split()[_SESSION_FIELD]) == session
-    )
+    except OSError:
+        return []
+    return [name.partition("(")[2], *rest.split()]

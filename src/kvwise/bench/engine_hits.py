@@ -15,10 +15,6 @@ from kvwise.bench.engine_tax import Plan, burst_columns, request_columns
 from kvwise.bench.rows import Row
 from kvwise.errors import EngineError
 
-REPEATS = 3
-"""How often each prompt is asked from memory; from disk once for each restart of the daemon."""
-RESTARTS = 2
-
 
 @dataclass(slots=True)
 class _Found:
@@ -64,6 +60,7 @@ def hits(rig: Rig, plan: Plan, prompts: Prompts, load: Load, computed_ms: float)
         EngineError: the engine refused a request, fell silent, or computed what it should load.
         SetupError: the disk is too slow, or the engine did not come back to a restarted daemon.
     """
+    rig.only(rig.cached)
     again = [prompts.next() for _ in range(plan.hits)]
     for number, prompt in enumerate(again, 1):
         rig.progress.now(f"storing prompt {number} of {len(again)}")
@@ -84,8 +81,8 @@ def _memory(rig: Rig, plan: Plan, load: Load, again: list[Conversation]) -> _Fou
     """Hits in the arena."""
     found = _Found()
     _Found().one(load, again[0])  # the path is walked once before it is timed
-    for repeat in range(REPEATS):
-        rig.progress.now(f"hits in memory, round {repeat + 1} of {REPEATS}")
+    for repeat in range(plan.repeats):
+        rig.progress.now(f"hits in memory, round {repeat + 1} of {plan.repeats}")
         for prompt in again:
             found.one(load, prompt)
     for _ in range(plan.bursts):
@@ -100,7 +97,7 @@ def _disk(rig: Rig, plan: Plan, load: Load, again: list[Conversation], prompts: 
     found = _Found()
     other = prompts.next()
     load.one(other)
-    for restart in range(RESTARTS):
+    for restart in range(plan.restarts):
         rig.restart_daemon(load, other)
         for number, prompt in enumerate(again, 1):
             rig.progress.now(f"hits on disk, {number} of {len(again)}, restart {restart + 1}")

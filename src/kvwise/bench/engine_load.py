@@ -5,6 +5,7 @@ It starts no engine and compares nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from kvwise.bench.engine_cpu import Meter
 Conversation = list[Message]
 HELD = "vllm:kvwise_held_seconds_total"
 """The counter, one series for copies and one for answers."""
+STORED = "vllm:kvwise_stored_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,16 @@ class Timed:
     waited_ms: float
     cached_tokens: int
 
+    def mean(self, other: Timed) -> Timed:
+        """What a request between these two would have taken."""
+        return Timed(
+            ttft_ms=math.sqrt(self.ttft_ms * other.ttft_ms),
+            request_ms=math.sqrt(self.request_ms * other.request_ms),
+            cpu_ms=math.sqrt(self.cpu_ms * other.cpu_ms),
+            waited_ms=math.sqrt(self.waited_ms * other.waited_ms),
+            cached_tokens=min(self.cached_tokens, other.cached_tokens),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Burst:
@@ -50,6 +62,11 @@ class Burst:
     tokens_per_s: float
     cached_tokens: int
 
+    def mean(self, other: Burst) -> Burst:
+        """What a burst between these two would have come to."""
+        tokens_per_s = math.sqrt(self.tokens_per_s * other.tokens_per_s)
+        return Burst(tokens_per_s, min(self.cached_tokens, other.cached_tokens))
+
 
 class Load:
     """Sends requests to one engine, each under a name that no other has."""
@@ -60,14 +77,21 @@ class Load:
         self._meter = meter
         self._sent = 0
 
-    def one(self, prompt: Conversation) -> Timed:
+    def one(
+        self,
+        prompt: Conversation,
+        answer_tokens: int | None = None,
+        hints: dict[str, bool] | None = None,
+    ) -> Timed:
         """Ask once, with nothing else under way.
+
+        For an answer of another length, and with hints for kvwise, if so wished.
 
         Raises:
             EngineError: the engine refused or fell silent.
         """
         before, begin_s = self._meter.read(), time.perf_counter()
-        answer = self._ask(prompt)
+        answer = self._ask(prompt, answer_tokens, hints)
         request_ms = (time.perf_counter() - begin_s) * 1000
         spent = self._meter.read() - before
         return Timed(
@@ -93,15 +117,29 @@ class Load:
 
     def held_s(self) -> float:
         """Seconds for which the engine has waited for kvwise so far, by kvwise's own account."""
-        lines = chat.metrics(self.port).splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(HELD))
+        return self._counted(HELD)
+
+    def stored_tokens(self) -> float:
+        """Tokens that the engine has given to kvwise so far."""
+        return self._counted(STORED)
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache; what kvwise holds stays."""
         chat.forget(self.port)
 
-    def _ask(self, prompt: Conversation) -> Answer:
+    def _counted(self, name: str) -> float:
+        """All series of a counter."""
+        lines = chat.metrics(self.port).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    def _ask(
+        self,
+        prompt: Conversation,
+        answer_tokens: int | None = None,
+        hints: dict[str, bool] | None = None,
+    ) -> Answer:
         """Send a prompt and read the answer to its end."""
         self._sent += 1
         name = f"bench-{self.port}-{self._sent}"
-        return chat.ask(self.port, Question(name, prompt, self._answer_tokens))
+        tokens = answer_tokens or self._answer_tokens
+        return chat.ask(self.port, Question(name, prompt, tokens, hints=hints))

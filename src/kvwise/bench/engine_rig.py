@@ -1,7 +1,8 @@
 """Owns the processes of the engine bench: an engine without kvwise, one with it, and a daemon.
 
-It measures nothing. Both engines are the same program with the same settings on the same cores; an
-engine that nobody asks takes about a hundredth of a core, so both may live while one is measured.
+It measures nothing. Both engines are the same program with the same settings on the same cores, and
+everything else of them is on the others. Both live all the time, and only one of them runs while it
+is measured.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvwise.bench import machine
 from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench.engine_cpu import process_s, processes
 from kvwise.bench.engine_load import Conversation, Load
+from kvwise.bench.engine_quiet import freeze, keep_off, thaw
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.server import Engine, EngineOptions
-from kvwise.live.client import Client
 from kvwise.units import GIB, format_size
 
 MEMORY_BYTES = 9 * GIB
@@ -33,7 +36,6 @@ DISK_MIN_FREE_BYTES = 4 * GIB
 
 _WRITTEN_DEADLINE_S = 120
 _RETURN_DEADLINE_S = 90
-_ASK_S = 5.0
 
 
 @dataclass(slots=True)
@@ -45,13 +47,32 @@ class Rig:
         cached: the engine with kvwise.
         daemon: holds what the cached engine computes.
         cores: cores that each engine computes on.
+        spare: cores for everything else; the same ones where none was spared.
     """
 
     bare: Engine
     cached: Engine
     daemon: Daemon
     cores: list[int]
+    spare: list[int]
     progress: Progress
+
+    @property
+    def sessions(self) -> set[int]:
+        """Sessions of all processes."""
+        return {self.bare.session, self.cached.session, self.daemon.session}
+
+    def only(self, engine: Engine) -> None:
+        """Let only this engine run from now on, beside a daemon that has written everything.
+
+        Raises:
+            SetupError: the disk is too slow for this bench.
+        """
+        self.settle()
+        for other in (self.bare, self.cached):
+            if other is not engine:
+                freeze(other.session)
+        thaw(engine.session)
 
     def settle(self) -> float:
         """Wait until the daemon has written what it deferred; how many seconds that took.
@@ -69,10 +90,7 @@ class Rig:
 
     def daemon_cpu_s(self) -> float:
         """Processor time that the daemon has used so far."""
-        with _client(self.daemon) as client:
-            pid = client.status()["pid"]
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(process_s, processes({self.daemon.session})))
 
     def restart_daemon(self, load: Load, prompt: Conversation) -> None:
         """Leave everything on disk and nothing in memory; ask `prompt` until the daemon is used.
@@ -83,6 +101,7 @@ class Rig:
         self.settle()
         self.daemon.stop()
         self.daemon = Daemon.start(self.daemon.options, self.progress)
+        keep_off(self.sessions, self.spare)
         deadline = time.monotonic() + _RETURN_DEADLINE_S
         while not self.daemon.decisions(limit=1):
             if time.monotonic() > deadline:
@@ -106,7 +125,7 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
     _require_room(out, disk_bytes)
     python = ensure_engine(progress)
     model = ensure_smollm2(python, progress)
-    cores = engine_cores(spare_cores)
+    cores, spare = engine_cores(spare_cores)
     with (
         # The address of a socket is short, and the path of `out` may not be.
         tempfile.TemporaryDirectory(prefix="kvwise-bench-") as place,
@@ -125,18 +144,25 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
                 EngineOptions(python, model, folder, cache, cores)
                 for folder, cache in zip(folders, caches, strict=True)
             )
-            with Engine.start(bare, progress) as first, Engine.start(cached, progress) as second:
+            with Engine.begin(bare) as first, Engine.begin(cached) as second:
+                first.wait_ready(progress)
+                second.wait_ready(progress)
                 progress.done("two engines are ready, one with kvwise and one without")
-                rig = Rig(first, second, daemon, cores, progress)
+                rig = Rig(first, second, daemon, cores, spare, progress)
+                keep_off(rig.sessions, spare)
                 try:
                     yield rig
                 finally:
                     progress.now("stopping the engines and the daemon")
+                    for engine in (first, second):
+                        thaw(engine.session)
                     rig.daemon.stop()
+                    with ThreadPoolExecutor(2, thread_name_prefix="kvwise-stop") as pool:
+                        list(pool.map(Engine.stop, (first, second)))
 
 
-def engine_cores(spare: int) -> list[int]:
-    """The cores that engines compute on: all that this process may use but the last `spare`.
+def engine_cores(spare: int) -> tuple[list[int], list[int]]:
+    """Cores that engines compute on, and the last `spare` of those that this process may use.
 
     Raises:
         SetupError: that leaves none.
@@ -147,7 +173,7 @@ def engine_cores(spare: int) -> list[int]:
             f"{len(cores)} cores leave none to an engine when {spare} are spared; hint: lower "
             "--spare-cores"
         )
-    return cores[: len(cores) - spare]
+    return cores[: len(cores) - spare], cores[len(cores) - spare :]
 
 
 def _require_room(out: Path, disk_bytes: int) -> None:
@@ -166,13 +192,3 @@ def _require_room(out: Path, disk_bytes: int) -> None:
             f"{format_size(need_bytes)}, of which it leaves most; hint: choose another folder "
             "with --out"
         )
-
-
-@contextmanager
-def _client(daemon: Daemon) -> Iterator[Client]:
-    """A connection for one question."""
-    client = Client(str(daemon.options.socket), f"bench-{os.getpid()}", timeout_s=_ASK_S)
-    try:
-        yield client
-    finally:
-        client.close()

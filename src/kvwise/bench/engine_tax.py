@@ -1,25 +1,41 @@
 """Owns the cold tax: what requests pay for kvwise when it has nothing to give them.
 
-It starts nothing. Every prompt is a new one. The two engines take turns in short blocks, in an
-order drawn by seed, and each pair of requests is compared for itself. The first request of a block
-is not counted: it comes into caches of the processor that belonged to the other engine. Within a
-block kvwise writes to disk whenever it likes, beside the next request; between blocks everything is
-written, so that the engine without kvwise never pays for the other one's writes.
+It starts nothing. Every prompt is a new one. Two sides are asked in turns, one request at a time or
+one burst, and only the engine whose turn it is runs. Each request of one side is compared with the
+two of the other side around it, because a machine that others share is another one a few seconds
+later. There are three comparisons:
+
+- an engine with kvwise against one without it, which holds all that kvwise costs, and also what
+  two processes of the same program may differ by from one start to the next;
+- the engine with kvwise against itself when told to leave a request alone, which is free of that
+  and holds what storing costs, but not what merely having a connector does;
+- for control each request without kvwise against the two of its kind around it: what they differ by
+  is the machine's, and so may be as much of what the others come to.
+
+A turn begins when all that kvwise deferred is written, so that the engine without it never pays for
+that. Writing beside the next request is therefore no part of a request's time, but of a burst's.
 """
 
 from __future__ import annotations
 
-import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_quiet import Others
 from kvwise.bench.engine_rig import Rig
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.rows import Row
+from kvwise.bench.server import Engine
 
-PER_BLOCK = 3
-"""Requests of a block that count."""
+SHORT_ANSWER_TOKENS = 4
+"""Answers of single requests: the first token is what counts, and copies come before the second."""
+
+T = TypeVar("T", Timed, Burst)
+_ALONE = {"no_load": True, "no_store": True}
+_TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +43,12 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        requests: cold requests of each engine that count.
-        bursts: bursts of each engine.
+        requests: cold requests with kvwise in each comparison; one more of the other side.
+        bursts: bursts with kvwise, two at least; one more without it.
         burst_requests, at_a_time: requests in a burst, and how many of them are under way at once.
         hits: prompts that are asked again.
-        seed: draws orders and prompts.
+        repeats: how often each of them is asked from memory.
+        restarts: of the daemon, after each of which they are asked from disk.
     """
 
     requests: int
@@ -39,67 +56,104 @@ class Plan:
     burst_requests: int
     at_a_time: int
     hits: int
-    seed: int
+    repeats: int
+    restarts: int
 
 
 @dataclass(slots=True)
 class _Side:
-    """What one engine did."""
+    """What one engine did, told these hints."""
 
+    engine: Engine
     load: Load
+    hints: dict[str, bool] | None = None
     requests: list[Timed] = field(default_factory=list)
     bursts: list[Burst] = field(default_factory=list)
 
 
-def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> Row:
-    """Measure requests that nobody has sent before, with and without kvwise.
+def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> list[Row]:
+    """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    draw = random.Random(plan.seed)  # noqa: S311  an order, not a secret
-    without, with_ = _Side(bare), _Side(cached)
-    begin_s, begin_held_s, drains_s = rig.daemon_cpu_s(), cached.held_s(), []
-    blocks = -(-plan.requests // PER_BLOCK)
-    for number in range(blocks):
-        rig.progress.now(f"cold requests, block {number + 1} of {blocks}")
-        for side in draw.sample((without, with_), 2):
-            side.load.one(prompts.next())
-            side.requests += [side.load.one(prompts.next()) for _ in range(PER_BLOCK)]
-            if side is with_:
-                rig.settle()
+    without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
+    alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
+    others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
+    _requests(rig, plan, prompts, without, with_)
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
-    count = blocks * (PER_BLOCK + 1)
-    requests = request_columns(with_.requests, without.requests)
-    rig.progress.done(
-        f"{requests['n']} cold requests with kvwise and as many without: first token in "
-        f"{requests['ttft_ratio']} of the time"
-    )
-    for number in range(plan.bursts):
-        rig.progress.now(f"cold bursts, pair {number + 1} of {plan.bursts}")
-        for side in draw.sample((without, with_), 2):
-            burst = [prompts.next() for _ in range(plan.burst_requests)]
-            side.bursts.append(side.load.burst(burst, plan.at_a_time))
-            if side is with_:
-                drains_s.append(rig.settle())
-    bursts = burst_columns(with_.bursts, without.bursts)
-    rig.progress.done(
-        f"{plan.bursts} cold bursts with kvwise and as many without: "
-        f"{bursts['throughput_ratio']} of the tokens per second"
-    )
-    return {
+    before = cached.stored_tokens()
+    _requests(rig, plan, prompts, alone, storing)
+    stored_tokens = cached.stored_tokens() - before
+    drain_s = _bursts(rig, plan, prompts, without, with_)
+    waited = [one.waited_ms / one.request_ms for one in without.requests]
+    tax: Row = {
         "path": "cold_tax",
         "against": "the engine without kvwise",
-        **requests,
-        **bursts,
+        **request_columns(with_.requests, _means(without.requests, 1)),
+        **burst_columns(with_.bursts, _means(without.bursts, 1)),
         "prompt_tokens": prompts.tokens,
-        "held_ms_per_request": round(1000 * held_s / count, 1),
-        "daemon_cpu_ms_per_request": round(1000 * cpu_s / count, 1),
-        "drain_after_burst_ms": round(1000 * median(drains_s), 1),
+        "cached_tokens": max(one.cached_tokens for one in with_.requests),
+        "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
+        "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
+        "drain_after_burst_ms": round(1000 * drain_s, 1),
         "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
-        "waited": round(median([one.waited_ms / one.request_ms for one in without.requests]), 3),
+        "waited": round(median(waited), 3),
+        "others_cores": round(others.cores(), 3),
     }
+    store: Row = {
+        "path": "store_tax",
+        "against": "the same engine, told to leave a request alone",
+        **request_columns(storing.requests, _means(alone.requests, 1)),
+        "stored_tokens_per_request": round(stored_tokens / plan.requests),
+    }
+    control: Row = {
+        "path": "control",
+        "against": "itself, just before and after",
+        **request_columns(without.requests[1:-1], _means(without.requests, 2)),
+        **burst_columns(without.bursts[1:-1], _means(without.bursts, 2)),
+    }
+    rows = [tax, store, control]
+    for row in rows:
+        low, high = row["ttft_ratio_interval"]
+        ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
+        rig.progress.done(f"{row['path']}: first token in {ratio_}")
+    return rows
+
+
+def _requests(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> None:
+    """Ask both sides in turns, a request at a time."""
+    for number, side in enumerate(_turns(base, other, plan.requests)):
+        rig.progress.now(f"cold request {number + 1} of {2 * plan.requests + 1}")
+        rig.only(side.engine)
+        side.requests.append(side.load.one(prompts.next(), SHORT_ANSWER_TOKENS, side.hints))
+
+
+def _bursts(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> float:
+    """The same with bursts; how many seconds it took to write what one of them left."""
+    drains_s = []
+    for number, side in enumerate(_turns(base, other, plan.bursts)):
+        rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
+        burst = [prompts.next() for _ in range(plan.burst_requests)]
+        rig.only(side.engine)
+        side.bursts.append(side.load.burst(burst, plan.at_a_time))
+        if side is other:
+            drains_s.append(rig.settle())
+    return median(drains_s)
+
+
+def _turns(base: _Side, other: _Side, count: int) -> Iterator[_Side]:
+    """The other side so many times, always between two turns of the base."""
+    yield base
+    for _ in range(count):
+        yield other
+        yield base
+
+
+def _means(values: Sequence[T], apart: int) -> list[T]:
+    """Each value and the one so many places later, as the one thing between them."""
+    return [one.mean(other) for one, other in zip(values, values[apart:], strict=False)]
 
 
 def request_columns(over: list[Timed], under: list[Timed]) -> Row:
@@ -114,6 +168,10 @@ def request_columns(over: list[Timed], under: list[Timed]) -> Row:
         row[f"{name}_ms"] = _spread(mine)
         row[f"base_{name}_ms"] = _spread(base)
         row["n"] = found.n
+    row["pairs"] = [
+        {name: [round(getattr(one, name), 2) for one in pair] for name in _TIMES}
+        for pair in zip(over, under, strict=True)
+    ]
     return row
 
 
@@ -128,6 +186,7 @@ def burst_columns(over: list[Burst], under: list[Burst]) -> Row:
         "tokens_per_s": _spread(mine),
         "base_tokens_per_s": _spread(base),
         "n_bursts": found.n,
+        "burst_pairs": [[round(one, 2) for one in pair] for pair in zip(mine, base, strict=True)],
     }
 
 

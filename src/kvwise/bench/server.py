@@ -9,6 +9,7 @@ import json
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,17 +66,32 @@ class Engine:
         Raises:
             SetupError: it ended or was not ready in time; the message says where its log is.
         """
+        engine = cls.begin(options)
+        try:
+            engine.wait_ready(progress)
+        except BaseException:
+            engine.stop()
+            raise
+        return engine
+
+    @classmethod
+    def begin(cls, options: EngineOptions) -> Self:
+        """Start a server without waiting for it, so that several may start at a time."""
         port = free_port()
         command = [str(options.python), *_arguments(options, port)]
         log = options.folder / "engine.log"
-        child = Child("the engine", command, log=log, env=_environment(options), stop_s=STOP_S)
-        try:
-            doing = "starting the engine"
-            child.wait_until(lambda: chat.healthy(port), START_DEADLINE_S, progress, doing)
-        except BaseException:
-            child.stop()
-            raise
-        return cls(child, port)
+        env = _environment(options)
+        return cls(Child("the engine", command, log=log, env=env, stop_s=STOP_S), port)
+
+    def wait_ready(self, progress: Progress) -> None:
+        """Wait until it answers.
+
+        Raises:
+            SetupError: it ended or was not ready in time; the message says where its log is.
+        """
+        doing = "starting the engine"
+        ready = partial(chat.healthy, self.port)
+        self._child.wait_until(ready, START_DEADLINE_S, progress, doing)
 
     def __enter__(self) -> Self:
         return self

@@ -23,9 +23,11 @@ from kvwise.bench.rows import Row, Rows
 PROMPT_TOKENS = 2048
 PROMPT_TOKENS_MAX = 3900
 """The engine's context, less an answer."""
-REQUESTS, QUICK_REQUESTS = 24, 6
-BURSTS, QUICK_BURSTS = 6, 2
-HITS, QUICK_HITS = 6, 3
+REQUESTS, QUICK_REQUESTS = 36, 6
+BURSTS, QUICK_BURSTS = 12, 2
+HITS, QUICK_HITS = 6, 1
+REPEATS, QUICK_REPEATS = 3, 1
+RESTARTS, QUICK_RESTARTS = 2, 1
 
 
 @click.command(
@@ -39,7 +41,7 @@ Examples:
 @click.option(
     "--requests",
     type=click.IntRange(3, 1000),
-    help=f"Cold requests of each engine.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
+    help=f"Cold requests of each side.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
 )
 @click.option(
     "--prompt-tokens",
@@ -54,7 +56,7 @@ Examples:
     type=click.IntRange(0),
     help="Cores that the engines leave to everything else.  [default: 1 where there are two]",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws order and prompts.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws prompts.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -76,8 +78,11 @@ def command(  # noqa: PLR0913  one parameter for each option
     """Measure what kvwise costs cold requests on a real engine, and what its hits bring.
 
     Two vLLM servers with the same settings live side by side, one with kvwise and one without,
-    and are asked in turns: prompts that nobody has sent before (cold_tax), and prompts that come
-    again, from kvwise's memory and disk against the engine's own cache (hit.dram, hit.disk).
+    and are asked in turns, while the other one is frozen: prompts that nobody has sent before
+    (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
+    cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise with itself when
+    told to leave a request alone, and control the one without kvwise with itself: so much the
+    machine makes of no difference at all.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
@@ -92,6 +97,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         prompt_tokens=prompt_tokens,
         bursts=QUICK_BURSTS if quick else BURSTS,
         hits=QUICK_HITS if quick else HITS,
+        repeats=QUICK_REPEATS if quick else REPEATS,
+        restarts=QUICK_RESTARTS if quick else RESTARTS,
         spare_cores=spare_cores,
         seed=seed,
     )
@@ -130,6 +137,6 @@ def _cells(row: Row) -> list[str]:
     cells = [row["path"], f"{row['ttft_ms']['median']:,.0f}"]
     cells.append(f"{row['base_ttft_ms']['median']:,.0f}")
     for name in ("ttft_ratio", "throughput_ratio"):
-        low, high = row[f"{name}_interval"]
-        cells += [f"{row[name]:.3f}", f"{low:.3f}-{high:.3f}"]
+        low, high = row.get(f"{name}_interval", (0, 0))
+        cells += [f"{row[name]:.3f}", f"{low:.3f}-{high:.3f}"] if name in row else ["", ""]
     return cells
