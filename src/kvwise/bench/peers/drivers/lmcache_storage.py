@@ -1,7 +1,7 @@
 """LMCache's StorageManager in this process, in host memory or on disk past the page cache.
 
 put is allocate, copy in, store and wait until it can be found; get is fetch and copy out. The
-copies stand for those from and to a device and are plain memmoves, as on kvwise's side.
+copies stand for those from and to a device and are plain memmoves.
 """
 
 from __future__ import annotations
