@@ -1,4 +1,4 @@
-"""Exact LRU stack distances of a trace, and hit ratios at every capacity at once. It evicts nothing.
+"""Exact LRU stack distances of a trace, and so hit ratios at any capacity. It evicts nothing.
 
 Definitions: requests come in order. The hits of a request are decided against the state before it;
 then all its blocks are touched, the last one first, so that a suffix is older than its prefix. A
@@ -64,6 +64,7 @@ class Reuse:
             one more each.
         input_blocks: blocks of all prompts.
         distinct_blocks: different ones.
+        once_blocks: those that no request but one has.
     """
 
     request: Column
@@ -72,6 +73,7 @@ class Reuse:
     distance: Column
     input_blocks: int
     distinct_blocks: int
+    once_blocks: int
 
     @property
     def hit_blocks(self) -> int:
@@ -102,6 +104,7 @@ class Reuse:
 def measure_reuse(trace: Trace, report: Report) -> Reuse:
     """The runs of a trace."""
     owner = np.full(len(trace.parents), -1, dtype=np.int32)
+    touches = np.zeros(len(trace.parents), dtype=np.int64)
     counts = _Counts(len(trace.requests))
     rows: list[tuple[int, int, int, int]] = []
     input_blocks = 0
@@ -114,16 +117,25 @@ def measure_reuse(trace: Trace, report: Report) -> Reuse:
         input_blocks += len(path)
         before = owner[path]
         starts = [0, *(np.flatnonzero(before[1:] != before[:-1]) + 1).tolist(), len(path)]
-        owners = before[starts[:-1]].tolist()
+        olds = before[starts[:-1]].tolist()
         runs = [
             (number, owned, end - start, counts.younger(owned))
-            for owned, start, end in zip(owners, starts, starts[1:], strict=False)
+            for owned, start, end in zip(olds, starts, starts[1:], strict=False)
             if owned >= 0
         ]
         for _, owned, blocks, _ in runs:
             counts.add(owned, -blocks)
         counts.add(number, len(path))
         owner[path] = number
+        touches[path] += 1
         rows += runs
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return Reuse(*columns.T, input_blocks=input_blocks, distinct_blocks=len(trace.parents))
+    return Reuse(
+        request=columns[:, 0],
+        owner=columns[:, 1],
+        blocks=columns[:, 2],
+        distance=columns[:, 3],
+        input_blocks=input_blocks,
+        distinct_blocks=len(trace.parents),
+        once_blocks=int(np.count_nonzero(touches == 1)),
+    )

@@ -108,8 +108,8 @@ class _Talks:
             self._talks[row.session_id] = _Talk(size, round(row.timestamp * NS_PER_MS))
         talk = self._talks.get(row.session_id)
         if talk is None:
-            name = shown(row.session_id)
-            at.source.refuse(f"field timestamp: session {name} begins without one", at.line)
+            message = f"field timestamp: session {shown(row.session_id)} begins without one"
+            at.source.refuse(message, at.line)
         if row.timestamp is None:
             talk.at_ns += round(row.delay * NS_PER_MS)
         left = row.input_length

@@ -1,4 +1,4 @@
-"""Reads a trace of a retrieval service, whose prompts are lists of components. It retrieves nothing.
+"""Reads traces of a retrieval service, whose prompts are lists of components. It finds nothing.
 
 The ids name content, not prefixes: a prompt is its components in the order in which the service
 joins them, cut into blocks. The lengths of components are in files of their own beside the trace.
@@ -26,7 +26,7 @@ COMPONENT_KEYS = {
     "web_search": "web_search_id",
     "user_input": "user_input_id",
 }
-"""Kinds of components in the order in which they are joined, and what a file of one calls its id."""
+"""Kinds of components in the order in which they are joined; what a file of one calls its id."""
 
 ComponentId = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 

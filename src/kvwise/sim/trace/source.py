@@ -81,14 +81,14 @@ class Source:
         raise TraceError(f"{where}: {message}" + (f"; hint: {hint}" if hint else ""))
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
+    def _opened(self) -> Iterator[IO[bytes] | gzip.GzipFile]:
         """The content as a stream; what goes wrong on the way is said in our words."""
         try:
             with self.path.open("rb") as raw:
                 packed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
                 raw.seek(0)
                 if packed:
-                    with gzip.GzipFile(fileobj=raw) as stream:
+                    with gzip.open(raw) as stream:
                         yield stream
                 else:
                     yield raw
