@@ -244,7 +244,7 @@ def make(
     """Make up a trace of chat, rag, agent or oneshot work, or of several in one.
 
     The file has the mooncake format, with the session of each request in `session_id`. One seed
-    gives the same file everywhere. At SHARE 1 a kind's sessions start as often as its parameter
+    gives the same file again. At SHARE 1 a kind's sessions start as often as its parameter
     `starts` says; 0.5 makes them half as many.
     """
     shares = dict(_share(kind) for kind in kinds)

@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from kvwise.errors import TraceError
 from kvwise.sim.trace.prefix import PrefixTree
 from kvwise.sim.trace.records import NO_SESSION, Request, Trace
-from kvwise.sim.trace.source import TOKENS_MAX, Source
+from kvwise.sim.trace.source import TIME_S_MAX, TOKENS_MAX, Source
 from kvwise.units import NS_PER_S
 
 REQUESTS_MAX = 20_000_000
@@ -137,6 +137,8 @@ class Assembly:
     def add(self, request: Request, at: Place) -> None:
         """One more request."""
         self.check_length(max(request.input_tokens, request.output_tokens), at)
+        if request.arrival_ns > TIME_S_MAX * NS_PER_S:
+            at.source.refuse(f"a request after more than {TIME_S_MAX} s", at.line)
         self._requests.append(request)
         self._end_ns = max(self._end_ns, request.arrival_ns + (request.api_ns or 0))
         count = len(self._requests)

@@ -111,7 +111,7 @@ def _read_lengths(source: Source, pieces: Pieces) -> None:
             if (name := getattr(row, key)) is not None
         ]
         if len(found) != 1:
-            source.refuse(f"field {COMPONENT_KEYS['sys_prompt']}: not the id of one part", line)
+            source.refuse("not the id of one component", line)
         if found[0] in pieces:
             source.refuse(f"{found[0][0]} {found[0][1]} has a length already", line)
         pieces[found[0]] = (len(pieces), row.token_length)
