@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvwise.sim.trace.summary import Blocks, Lengths, Point, Summary
+from kvwise.sim.trace.summary import KNEE_GAIN, Blocks, Lengths, Point, Summary
 from kvwise.units import GIB
 
 MODELS_SHOWN = 4
@@ -36,7 +36,7 @@ def show_summary(summary: Summary, bytes_per_token: int, console: Console) -> No
     knee = blocks.knee
     console.print(
         f"\nknee: {_tokens(knee.capacity_tokens)} tokens{_memory(knee, bytes_per_token)}, "
-        f"{knee.share:.0%} of all hits; twice as much brings less than 5 % more",
+        f"{knee.share:.0%} of all hits; twice as much brings less than {KNEE_GAIN:.0%} more",
         soft_wrap=True,
     )
 

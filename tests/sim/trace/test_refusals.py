@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kvwise.errors import TraceError
-from kvwise.sim.trace import assembly
+from kvwise.sim.trace import assembly, source
 from kvwise.sim.trace.assembly import Options
 from tests.sim.trace.support import SAMPLE, load
 
@@ -215,6 +215,14 @@ def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
 
     assert message == f"{path}:2: the line is longer than 16 MiB"
     assert peak_bytes < 64 * MIB
+
+
+def test_a_document_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is one document is refused where it is longer than allowed."""
+    monkeypatch.setattr(source, "DOCUMENT_BYTES_MAX", 2 * MIB)
+    path = written(tmp_path, "[" + " " * (3 * MIB))
+
+    assert refused(path) == f"{path}: the file holds more than 2 MiB; hint: split it"
 
 
 def test_times_beyond_reason_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from kvwise.errors import TraceError
 GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 16 << 20
 DOCUMENT_BYTES_MAX = 1 << 30
+READ_BYTES = 1 << 20
 TOKENS_MAX = 1 << 24
 TIME_S_MAX = 4_000_000_000
 SHOWN_CHARS_MAX = 60
@@ -54,15 +55,18 @@ class Source:
                 if text := line.strip():
                     yield number, text
 
-    def document(self) -> bytes:
+    def document(self) -> bytearray:
         """The whole content."""
+        content = bytearray()
         with self._opened() as stream:
-            content = stream.read(DOCUMENT_BYTES_MAX + 1)
-        if len(content) > DOCUMENT_BYTES_MAX:
-            self.refuse(f"the file holds more than {DOCUMENT_BYTES_MAX >> 30} GiB", hint="split it")
+            while part := stream.read(READ_BYTES):
+                content += part
+                if len(content) > DOCUMENT_BYTES_MAX:
+                    most = f"{DOCUMENT_BYTES_MAX >> 20} MiB"
+                    self.refuse(f"the file holds more than {most}", hint="split it")
         return content
 
-    def decode(self, decoder: msgspec.json.Decoder[T], text: bytes, line: int = 0) -> T:
+    def decode(self, decoder: msgspec.json.Decoder[T], text: bytes | bytearray, line: int = 0) -> T:
         """A value from JSON."""
         try:
             return decoder.decode(text)
