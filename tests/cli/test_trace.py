@@ -10,7 +10,9 @@ import pytest
 
 from kvwise import cli
 from kvwise.sim.trace.read import FORMATS
-from tests.sim.trace.support import SAMPLE, load, reuse_of
+from tests.sim.trace.support import SAMPLE, load, published, reuse_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "traces.md"
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -198,6 +200,15 @@ def test_recorded_sessions_start_when_they_are_told(
     ]  # fmt: skip
 
     assert spans == [30.0, 130.0, 61.0, 28.0, 32.0]
+
+
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example in the documentation is the output of today, figure by figure."""
+    path = published("mooncake_conversation_trace.jsonl.gz")
+    code, out, _ = ran(capsys, "info", path, "--bytes-per-token", "320KiB")
+
+    assert code == 0
+    assert out in PAGE.read_text()
 
 
 @pytest.mark.parametrize("verb", ["info", "make"])
