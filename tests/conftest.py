@@ -16,9 +16,10 @@ KEPT = {
     "KVWISE_ENGINE_PYTHON",
     "KVWISE_REQUIRE_ENGINE",
     "KVWISE_SMOLLM2",
+    "KVWISE_TRACES",
     "KVWISE_TRITON_PYTHON",
 }
-"""They say where the engine is; every other KVWISE_ variable would change a configuration."""
+"""They say where engine and traces are; any other KVWISE_ variable would change a configuration."""
 
 
 @pytest.fixture(autouse=True)

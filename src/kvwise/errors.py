@@ -28,6 +28,10 @@ class FrameError(KvwiseError):
     """Those bytes are not a frame this version can read."""
 
 
+class TraceError(KvwiseError):
+    """That file is not a trace this version can read: the message names file, line and field."""
+
+
 class ProtocolError(KvwiseError):
     """The peer on the socket sent something that is not our protocol."""
 

@@ -11,8 +11,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvwise.errors import CacheUnavailable, ConfigError, FrameError, KvwiseError, ProtocolError
-from tests.fuzz import config_target, events_target, frame_target, reply_target, request_target
+from kvwise.errors import (
+    CacheUnavailable,
+    ConfigError,
+    FrameError,
+    KvwiseError,
+    ProtocolError,
+    TraceError,
+)
+from tests.fuzz import (
+    config_target,
+    events_target,
+    frame_target,
+    reply_target,
+    request_target,
+    trace_target,
+)
 from tests.fuzz.mutate import Mutator, Shape
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -83,6 +97,7 @@ PARSERS = {
             Shape.RECORDS,
             heads=1,
         ),
+        Parser("trace", trace_target.open_trace, (TraceError,), trace_target.traces, Shape.LINES),
     )
 }
 """A new reader of foreign bytes is one more entry here."""

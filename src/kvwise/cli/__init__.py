@@ -23,6 +23,7 @@ VERBS: Final = {
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
     "sim": "Run the brain in virtual time with faults, and check every command.",
+    "trace": "Show what is in a trace of requests, or make one up.",
     "bench": "Measure tiers, engine and other caches beside yardsticks of the same minute.",
 }
 """Every verb with its one line in `kvwise --help`; the module of the same name holds `command`."""

@@ -1,0 +1,334 @@
+"""`kvwise trace`: what is in a trace, and traces made up. `sim.trace` measures and this shows.
+
+A number that a person asked for and that cannot be is refused before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+from rich.console import Console
+
+from kvwise.bench.progress import Terminal
+from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.trace_tables import show_summary
+from kvwise.errors import ConfigError
+from kvwise.sim.trace.assembly import Options, Pace
+from kvwise.sim.trace.make import KINDS, PARAMETERS, Parameter, Row, make_rows
+from kvwise.sim.trace.read import FORMATS, read
+from kvwise.sim.trace.summary import summarise
+from kvwise.units import parse_size
+
+REQUESTS_MAX = 10_000_000
+REPORT_EVERY = 1_000
+SHARE_MAX = 1_000.0
+
+
+class Reading(TypedDict):
+    """How files are to be read, as options say it."""
+
+    format_: str | None
+    block_tokens: int | None
+    start_every: float
+    in_turn: bool
+    pace: str
+    api_factor: float
+    mix_models: bool
+    absolute_subagents: bool
+
+
+class Size(TypedDict):
+    """How much to make up, and whether a file may be lost by it."""
+
+    requests: int
+    seed: int
+    force: bool
+
+
+class Finite(click.FloatRange):
+    """A number in a range; what is no number is in none."""
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, refused where it is not finite."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  kvwise trace info conversation_trace.jsonl.gz
+  kvwise trace info trace.jsonl --json | jq .blocks.reuse
+  kvwise trace make chat agent:0.5 --requests 5000 --seed 7 -o mixed.jsonl
+  kvwise trace info --help
+"""
+)
+def command() -> None:
+    """Measure traces of requests, or make some up.
+
+    A trace says when requests arrived, how long they were and, in most formats, which parts of
+    their prompts were the same. That decides what a cache of a size is worth.
+    """
+    take_kills_as_ctrl_c()
+
+
+def _formats() -> str:
+    """The formats, a line each."""
+    return "".join(f"  {name:<15} {one.about}\n" for name, one in FORMATS.items())
+
+
+@command.command(
+    epilog=f"""\b
+Formats:
+{_formats()}
+\b
+Examples:
+  kvwise trace info conversation_trace.jsonl.gz --bytes-per-token 320KiB
+  kvwise trace info sessions/ --start-every 200
+  kvwise trace info trace.jsonl --json | jq .blocks.needed
+"""
+)
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE...",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(list(FORMATS)),
+    help="What the files are, instead of telling it from their content.",
+)
+@click.option(
+    "--block-tokens",
+    type=click.IntRange(1, 1 << 20),
+    help="Tokens of a block, where it is not the format's usual number.",
+)
+@click.option(
+    "--bytes-per-token", metavar="SIZE", help="Of KV in the model, to show capacities as memory."
+)
+@click.option(
+    "--start-every",
+    type=Finite(0, 1e9),
+    default=0.0,
+    show_default=True,
+    help="Seconds from the start of one recorded session to the next (weka, sharegpt).",
+)
+@click.option("--in-turn", is_flag=True, help="Or each starts when the one before has ended.")
+@click.option(
+    "--pace",
+    type=click.Choice([pace.value for pace in Pace]),
+    default=Pace.RECORDED.value,
+    show_default=True,
+    help="When a session's requests come: as recorded, after its pauses alone, or after its "
+    "pauses and the server's times (weka).",
+)
+@click.option(
+    "--api-factor",
+    type=Finite(0, 1e6),
+    default=1.0,
+    show_default=True,
+    help="What the server's times are multiplied by, with --pace scaled.",
+)
+@click.option("--mix-models", is_flag=True, help="Let models of one session share blocks (weka).")
+@click.option(
+    "--absolute-subagents",
+    is_flag=True,
+    help="Times in a subagent count from the start of the session (weka).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(
+    files: tuple[Path, ...], bytes_per_token: str | None, as_json: bool, **reading: Unpack[Reading]
+) -> int:
+    """Show what is in a trace: lengths, sessions, reuse, and hit ratio by capacity.
+
+    Several files, or the files of a folder, are one trace. gzip is read as it is. A block counts as
+    reused only if all before it in the prompt are too. Hit ratios are those of an exact LRU, the
+    cold start included.
+    """
+    kv_bytes = _bytes(bytes_per_token) if bytes_per_token is not None else 0
+    options = Options(
+        format=reading["format_"] or "",
+        block_tokens=reading["block_tokens"] or 0,
+        models_apart=not reading["mix_models"],
+        absolute_subagents=reading["absolute_subagents"],
+        pace=Pace(reading["pace"]),
+        api_factor=reading["api_factor"],
+        start_every_s=reading["start_every"],
+        in_turn=reading["in_turn"],
+    )
+    with Terminal(Console(stderr=True)) as progress:
+        summary = summarise(read(files, options, progress.now), progress.now)
+    if as_json:
+        told = msgspec.to_builtins(summary)
+        click.echo(json.dumps({**told, "bytes_per_token": kv_bytes or None}, indent=2))
+    else:
+        show_summary(summary, kv_bytes, Console(highlight=False))
+    return 0
+
+
+def _bytes(text: str) -> int:
+    """A size of at least one byte."""
+    try:
+        size_bytes = parse_size(text)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error), param_hint="--bytes-per-token") from error
+    if not 0 < size_bytes <= 1 << 40:
+        raise click.BadParameter(f"{text!r} is no size of a token", param_hint="--bytes-per-token")
+    return size_bytes
+
+
+def _parameters() -> str:
+    """The parameters of every kind, a line each."""
+    lines = []
+    for kind, parameters in PARAMETERS.items():
+        lines.append(f"  {kind}")
+        lines += [
+            f"    {name:<15} {one.default:>8g}  {one.about}" for name, one in parameters.items()
+        ]
+    return "\n".join(lines)
+
+
+@command.command(
+    epilog=f"""\b
+Parameters, with their defaults:
+{_parameters()}
+
+\b
+Examples:
+  kvwise trace make chat --requests 10000 -o chat.jsonl
+  kvwise trace make rag --requests 5000 --set documents=500 --set zipf=1.2 -o rag.jsonl.gz
+  kvwise trace make chat agent:0.5 --requests 5000 --set agent.turns=20 -o mixed.jsonl
+"""
+)
+@click.argument("kinds", nargs=-1, required=True, metavar="KIND[:SHARE]...")
+@click.option(
+    "--requests", type=click.IntRange(1, REQUESTS_MAX), required=True, help="How many requests."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Draws the trace."
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a parameter, of one kind where it is written KIND.NAME.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file to write; compressed where it ends in .gz.",
+)
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+def make(
+    kinds: tuple[str, ...], changes: tuple[str, ...], output: Path, **size: Unpack[Size]
+) -> int:
+    """Make up a trace of chat, rag, agent or oneshot work, or of several in one.
+
+    The file has the mooncake format, with the session of each request in `session_id`. One seed
+    gives the same file again. At SHARE 1 a kind's sessions start as often as its parameter
+    `starts` says; 0.5 makes them half as many.
+    """
+    shares = dict(_share(kind) for kind in kinds)
+    settings = _settings(shares, changes)
+    if output.exists() and not size["force"]:
+        raise ConfigError(f"{output} exists; hint: --force writes over it")
+    requests = size["requests"]
+    rows = islice(make_rows(shares, settings, size["seed"]), requests)
+    with Terminal(Console(stderr=True)) as progress:
+        _write(_told(rows, requests, progress), output)
+        progress.done(f"{requests} requests in {output}")
+    return 0
+
+
+def _share(text: str) -> tuple[str, float]:
+    """A kind, and how much of it."""
+    kind, colon, number = text.partition(":")
+    if kind not in KINDS:
+        raise ConfigError(f"there is no kind {kind!r}; hint: {_nearest(kind, KINDS)}")
+    try:
+        share = float(number) if colon else 1.0
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= SHARE_MAX:
+        raise ConfigError(f"{text!r}: a share is a number above 0; hint: {kind}:0.5 is half")
+    return kind, share
+
+
+def _settings(shares: Mapping[str, float], changes: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The parameters of every kind that is wanted."""
+    settings = {
+        kind: {name: one.default for name, one in PARAMETERS[kind].items()} for kind in shares
+    }
+    for change in changes:
+        target, equals, text = change.partition("=")
+        wanted, dot, name = target.rpartition(".")
+        places = [
+            kind for kind in settings if (not dot or kind == wanted) and name in settings[kind]
+        ]
+        if not equals or not places:
+            known = sorted({name for names in settings.values() for name in names})
+            known += [f"{kind}.{name}" for kind, names in settings.items() for name in names]
+            raise ConfigError(f"there is no parameter {target!r}; hint: {_nearest(target, known)}")
+        for place in places:
+            settings[place][name] = _value(PARAMETERS[place][name], name, text)
+    return settings
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Which name was probably meant."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+
+
+def _value(parameter: Parameter, name: str, text: str) -> float:
+    """A parameter's value, in its range."""
+    low, high = parameter.low, parameter.high
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise ConfigError(f"{name}={text}: not a number from {low:g} to {high:g}")
+    return value
+
+
+def _told(rows: Iterator[Row], total: int, progress: Terminal) -> Iterator[Row]:
+    """The same rows, with word of how far they are."""
+    for number, row in enumerate(rows):
+        if number % REPORT_EVERY == 0:
+            progress.now(f"{number} of {total} requests")
+        yield row
+
+
+def _write(rows: Iterator[Row], output: Path) -> None:
+    """Write a file, whole or not at all."""
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("wb") as raw:
+            if output.suffix == ".gz":
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
+                    stream.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+            else:
+                raw.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
