@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,35 @@ def test_a_file_is_not_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert path.read_text() == "precious"
     assert ran(capsys, "make", "oneshot", "--requests", "1", "--force", "-o", path)[0] == 0
     assert path.read_text().startswith('{"timestamp":')
+
+
+def test_only_a_file_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Devices, pipes and folders stay what they are; a link stays a link, its file is written."""
+    os.mkfifo(tmp_path / "pipe")
+    link, aim = tmp_path / "link", tmp_path / "aim"
+    aim.write_text("old")
+    link.symlink_to(aim)
+    words = "make", "oneshot", "--requests", "1", "--force", "-o"
+    for bad in (tmp_path / "pipe", tmp_path / "missing" / "t.jsonl"):
+        code, _, said = ran(capsys, *words, bad)
+        assert (code, "hint:" in said) == (2, True)
+    assert (tmp_path / "pipe").is_fifo()
+    assert ran(capsys, *words, link)[0] == 0
+
+    assert link.is_symlink()
+    assert aim.read_text().startswith('{"timestamp":')
+
+
+def test_nothing_beside_the_file_is_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What happens to have the name that a half-written file could have is not ours."""
+    beside = tmp_path / "t.jsonl.part"
+    beside.write_text("mine")
+    assert ran(capsys, "make", "oneshot", "--requests", "1", "-o", tmp_path / "t.jsonl")[0] == 0
+
+    assert beside.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.jsonl", "t.jsonl.part"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,13 +127,44 @@ def test_without_numba_numpy_moves(
 ) -> None:
     """A base installation copies as well, and its log says how."""
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(host_copy, "compiled_streams", compiled_streams.__wrapped__)
+    monkeypatch.setattr(host_copy, "compiled_streams", streaming._compiled_once.__wrapped__)
     with caplog.at_level(logging.INFO, streaming.__name__):
         copier = HostCopier()
 
     assert copier.kind == "numpy"
     assert "numpy moves KV" in caplog.text
     assert _load(copier, 24 * KIB, (0, 4))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'",
+        "import numba; numba.config.DISABLE_JIT = True",
+        "import sys; sys.path.insert(0, FOLDER)",
+    ],
+)
+def test_a_numba_that_is_of_no_use_is_done_without(code: str, tmp_path: Path) -> None:
+    """Switched off by the host's settings or broken: numpy moves, and nothing is raised."""
+    (tmp_path / "numba.py").write_text("raise OSError('no such library')")
+    code = code.replace("FOLDER", repr(str(tmp_path)))
+    code += "\nfrom kvwise.engines.host_copy import HostCopier; print(HostCopier().kind)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.returncode) == ("numpy\n", 0), done.stderr
+
+
+def test_two_first_copiers_are_alike() -> None:
+    """Threads that both come first wait for one loop; neither finds half of Numba."""
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from kvwise.engines.host_copy import HostCopier
+with ThreadPoolExecutor(4) as pool:
+    print({one.kind for one in pool.map(lambda _: HostCopier(), range(4))})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "{'compiled'}\n", done.stderr
 
 
 def _load(copier: HostCopier, size: int, bounds: tuple[int, ...]) -> bool:

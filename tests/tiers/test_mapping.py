@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +92,42 @@ def test_a_refusal_leaves_nothing_behind(fd: int) -> None:
             os.close(bad)
 
     assert len(Path("/proc/self/maps").read_text().splitlines()) <= before + 1
+
+
+def test_addresses_are_no_data() -> None:
+    """A process that may have little data of its own can share a large memory."""
+    code = """
+import resource
+from kvwise.tiers.dram import Arena, ArenaShape
+resource.setrlimit(resource.RLIMIT_DATA, (200 << 20, 200 << 20))
+arena = Arena.create(ArenaShape.of(4096, 131072))
+arena.page(4095)[:4] = b"here"
+print(bytes(arena.page(4095)[:4]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "b'here'\n", done.stderr
+
+
+def test_attaching_in_vain_keeps_no_descriptor() -> None:
+    """Where addresses are short, the descriptor that came with the arena is closed again."""
+    code = """
+import os, resource
+from kvwise.tiers.dram import Arena, ArenaShape
+shape = ArenaShape.of(8192, 131072)
+arena = Arena.create(shape)
+limit = 2 << 30
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+before = len(os.listdir("/proc/self/fd"))
+for _ in range(5):
+    try:
+        Arena.attach(os.dup(arena.fd), shape)
+    except OSError as error:
+        print(error.errno, len(os.listdir("/proc/self/fd")) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "12 0\n" * 5, done.stderr
 
 
 def test_joining_keeps_what_was_written(fd: int, memory: Mapping) -> None:

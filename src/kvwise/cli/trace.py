@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -249,6 +250,10 @@ def make(
     """
     shares = dict(_share(kind) for kind in kinds)
     settings = _settings(shares, changes)
+    if output.exists() and not output.is_file():
+        raise ConfigError(f"{output} is no regular file; hint: -o names a file to write")
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output.parent} is no folder; hint: make it, or name another one")
     if output.exists() and not size["force"]:
         raise ConfigError(f"{output} exists; hint: --force writes over it")
     requests = size["requests"]
@@ -320,15 +325,16 @@ def _told(rows: Iterator[Row], total: int, progress: Terminal) -> Iterator[Row]:
 
 
 def _write(rows: Iterator[Row], output: Path) -> None:
-    """Write a file, whole or not at all."""
-    part = output.with_name(f"{output.name}.part")
+    """Write a file, whole or not at all; where it is a link, the file that the link names."""
+    target = output.resolve()
+    part = target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
     try:
-        with part.open("wb") as raw:
+        with part.open("xb") as raw:
             if output.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
                     stream.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
             else:
                 raw.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
-        part.replace(output)
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)

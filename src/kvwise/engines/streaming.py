@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -43,6 +44,21 @@ WORD = 8
 _Call = Callable[[int, int, int, int], None]
 """Addresses of three arrays (targets, sources, sizes), and how many pieces there are."""
 
+_NO_NUMBA = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a Numba says that is missing, switched off (NUMBA_DISABLE_JIT) or of no use here."""
+
+_compiling = threading.Lock()
 _log = logging.getLogger(__name__)
 
 
@@ -74,13 +90,19 @@ class Streams:
             call(to + at, of + at, lengths + at, last - first)
 
 
-@cache
 def compiled_streams() -> Streams | None:
-    """The loop, compiled on the first call, which takes a second; None where Numba is missing."""
+    """The loop, compiled on the first call, which takes a second; None where Numba cannot."""
+    with _compiling:
+        return _compiled_once()
+
+
+@cache
+def _compiled_once() -> Streams | None:
+    """One caller at a time: a thread that comes upon a half-imported Numba finds it broken."""
     try:
         kernel = _compile()
-    except ImportError as error:
-        _log.info("numpy moves KV within this host's memory: %s", error)
+    except _NO_NUMBA as error:
+        _log.info("numpy moves KV within this host's memory: %s: %s", type(error).__name__, error)
         return None
     _log.info("a compiled loop moves KV within this host's memory")
     return Streams(kernel)
@@ -115,9 +137,10 @@ def _compile() -> Any:
     before. The fence at the end has all of them arrive before the function returns.
 
     Raises:
-        ImportError: Numba is missing, or does not go with the numpy that is here.
+        ImportError: Numba is missing, does not go with the numpy that is here, or cannot compile.
     """
     from numba import carray, cfunc, types
+    from numba.core.errors import NumbaError
 
     move, stream, prefetch, fence = _instructions()
     pointer = types.CPointer(types.int64)
@@ -148,7 +171,10 @@ def _compile() -> Any:
             move(target + end, source + end, size - end)
         fence()
 
-    return cfunc(types.void(pointer, pointer, pointer, types.int64))(kernel)
+    try:
+        return cfunc(types.void(pointer, pointer, pointer, types.int64))(kernel)
+    except NumbaError as error:
+        raise ImportError(f"Numba cannot compile it: {error}") from error
 
 
 def _instructions() -> tuple[Any, Any, Any, Any]:

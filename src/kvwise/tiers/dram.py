@@ -165,6 +165,7 @@ class Arena:
 
         Raises:
             ProtocolError: the descriptor does not hold that much memory.
+            OSError: it cannot be mapped.
         """
         held_bytes = _mappable_bytes(fd, shape.size_bytes)
         if held_bytes < shape.size_bytes:
@@ -173,9 +174,13 @@ class Arena:
                 f"the arena's descriptor holds {format_size(held_bytes)}, "
                 f"not {format_size(shape.size_bytes)}"
             )
-        memory = Mapping(fd, held_bytes)
-        if huge_pages and _transparent_allowed():
-            memory.advise(mmap.MADV_HUGEPAGE)
+        try:
+            memory = Mapping(fd, held_bytes)
+            if huge_pages and _transparent_allowed():
+                memory.advise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            os.close(fd)
+            raise
         return cls(fd, memory, shape, Backing.ATTACHED)
 
     @property

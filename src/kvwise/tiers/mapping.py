@@ -52,9 +52,10 @@ class Mapping:
             OSError: the kernel would not.
         """
         # Addresses are set aside first, and the file then takes the place of an aligned part of
-        # them: Python's own object goes on owning the whole range, and unmaps it.
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
-        self._range = mmap.mmap(-1, size_bytes + HUGE_BYTES, private)
+        # them: Python's own object goes on owning the whole range, and unmaps it. Shared, because
+        # private memory would count against RLIMIT_DATA.
+        aside = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _UNRESERVED
+        self._range = mmap.mmap(-1, size_bytes + HUGE_BYTES, aside)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._range))
         skipped = -start % HUGE_BYTES
         self.address = start + skipped
