@@ -248,7 +248,7 @@ def make(
     gives the same file again. At SHARE 1 a kind's sessions start as often as its parameter
     `starts` says; 0.5 makes them half as many.
     """
-    shares = dict(_share(kind) for kind in kinds)
+    shares = _shares(kinds)
     settings = _settings(shares, changes)
     if output.exists() and not output.is_file():
         raise ConfigError(f"{output} is no regular file; hint: -o names a file to write")
@@ -262,6 +262,16 @@ def make(
         _write(_told(rows, requests, progress), output)
         progress.done(f"{requests} requests in {output}")
     return 0
+
+
+def _shares(kinds: Sequence[str]) -> dict[str, float]:
+    """Every kind that is wanted, and how much of it."""
+    shares: dict[str, float] = {}
+    for kind, share in map(_share, kinds):
+        if kind in shares:
+            raise ConfigError(f"{kind} is named twice; hint: {kind}:2 is twice as much of it")
+        shares[kind] = share
+    return shares
 
 
 def _share(text: str) -> tuple[str, float]:
@@ -285,11 +295,13 @@ def _settings(shares: Mapping[str, float], changes: Sequence[str]) -> dict[str, 
     }
     for change in changes:
         target, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"{change!r} sets nothing; hint: --set {target}=VALUE")
         wanted, dot, name = target.rpartition(".")
         places = [
             kind for kind in settings if (not dot or kind == wanted) and name in settings[kind]
         ]
-        if not equals or not places:
+        if not places:
             known = sorted({name for names in settings.values() for name in names})
             known += [f"{kind}.{name}" for kind, names in settings.items() for name in names]
             raise ConfigError(f"there is no parameter {target!r}; hint: {_nearest(target, known)}")

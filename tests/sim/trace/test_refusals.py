@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,33 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "none"
 
     assert refused(path) == f"cannot read {path}: No such file or directory"
+
+
+def test_emptiness_without_end_is_refused(tmp_path: Path) -> None:
+    """A small packed file may hold lines and lines of nothing."""
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * 1_100_000))
+
+    assert refused(path) == f"{path}:1000001: more than 1,000,000 lines are empty"
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Nobody knows its format before it is read, and then it is gone."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    try:
+        assert "a pipe cannot be read twice; hint: write it to a file first" in refused(path)
+    finally:
+        os.close(writer)
+
+
+def test_a_mark_of_byte_order_is_no_content(tmp_path: Path) -> None:
+    """Some editors begin every file with one."""
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + SAMPLE["mooncake"].read_bytes())
+
+    assert load(path).requests == load(SAMPLE["mooncake"]).requests
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "rubbish"])

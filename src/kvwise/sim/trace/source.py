@@ -6,6 +6,7 @@ or nesting is read beyond a bound, and nothing that the file says is trusted bef
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from kvwise.errors import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 16 << 20
+EMPTY_LINES_MAX = 1_000_000
 DOCUMENT_BYTES_MAX = 1 << 30
 READ_BYTES = 1 << 20
 TOKENS_MAX = 1 << 24
@@ -47,13 +49,19 @@ class Source:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line that is not empty, with its number from 1."""
         with self._opened() as stream:
-            number = 0
+            number = empty = 0
             while line := stream.readline(LINE_BYTES_MAX + 1):
                 number += 1
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if len(line) > LINE_BYTES_MAX:
                     self.refuse(f"the line is longer than {LINE_BYTES_MAX >> 20} MiB", number)
                 if text := line.strip():
                     yield number, text
+                else:
+                    empty += 1
+                    if empty > EMPTY_LINES_MAX:
+                        self.refuse(f"more than {EMPTY_LINES_MAX:,} lines are empty", number)
 
     def document(self) -> bytearray:
         """The whole content."""
@@ -89,6 +97,8 @@ class Source:
         """The content as a stream; what goes wrong on the way is said in our words."""
         try:
             with self.path.open("rb") as raw:
+                if not raw.seekable():
+                    self.refuse("a pipe cannot be read twice", hint="write it to a file first")
                 packed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
                 raw.seek(0)
                 if packed:
