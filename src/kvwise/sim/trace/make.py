@@ -137,29 +137,27 @@ def draw_tokens(dice: Dice, mean: float) -> int:
     return 1 + round(min(dice.wait(mean - 1), LONGEST * mean))
 
 
-def _chat(draws: _Draws) -> Iterator[_Turn]:
-    """A conversation."""
-    pieces: tuple[Piece, ...] = ((KINDS.index("chat"), int(draws.values["system_tokens"])),)
+def _talk(draws: _Draws, kind: str, pause: Callable[[], str]) -> Iterator[_Turn]:
+    """Turns that go on from one another; `pause` names the parameter of each wait between two."""
+    pieces: tuple[Piece, ...] = ((KINDS.index(kind), int(draws.values["system_tokens"])),)
     pause_s = 0.0
     while True:
         pieces += (draws.own(draws.tokens("turn_tokens")),)
         yield _Turn(pause_s, pieces, draws.tokens("output_tokens"))
         if draws.dice.chance(1 / draws.values["turns"]):
             return
-        pieces, pause_s = (), draws.wait_s("think_s")
+        pieces, pause_s = (), draws.wait_s(pause())
+
+
+def _chat(draws: _Draws) -> Iterator[_Turn]:
+    """A conversation."""
+    return _talk(draws, "chat", lambda: "think_s")
 
 
 def _agent(draws: _Draws) -> Iterator[_Turn]:
     """An agent that calls tools, and now and then waits for its user."""
-    pieces: tuple[Piece, ...] = ((KINDS.index("agent"), int(draws.values["system_tokens"])),)
-    pause_s = 0.0
-    while True:
-        pieces += (draws.own(draws.tokens("turn_tokens")),)
-        yield _Turn(pause_s, pieces, draws.tokens("output_tokens"))
-        if draws.dice.chance(1 / draws.values["turns"]):
-            return
-        user = draws.dice.chance(draws.values["user_share"])
-        pieces, pause_s = (), draws.wait_s("think_s" if user else "tool_s")
+    user_share = draws.values["user_share"]
+    return _talk(draws, "agent", lambda: "think_s" if draws.dice.chance(user_share) else "tool_s")
 
 
 def _oneshot(draws: _Draws) -> Iterator[_Turn]:
