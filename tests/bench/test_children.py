@@ -15,6 +15,7 @@ import pytest
 from kvwise.bench.children import Child
 from kvwise.bench.places import SetupError
 from tests.bench.fakes import Notes
+from tests.processes import is_gone
 
 
 def _child(folder: Path, script: str, stop_s: float = 10) -> Child:
@@ -31,15 +32,6 @@ def _eventually(check: Callable[[], bool], seconds: float = 10) -> bool:
             return True
         time.sleep(0.02)
     return check()
-
-
-def _gone(pid: int) -> bool:
-    """Whether no process of this id runs any more."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
 
 
 def test_a_child_is_asked_to_end_first(tmp_path: Path) -> None:
@@ -72,7 +64,7 @@ def test_a_child_that_does_not_listen_is_killed_with_its_own_children(tmp_path: 
     child.stop()
 
     assert not child.alive
-    assert _eventually(lambda: _gone(sleeper))
+    assert _eventually(lambda: is_gone(sleeper))
 
 
 def test_one_that_ends_early_shows_its_last_words(tmp_path: Path) -> None:
@@ -115,7 +107,7 @@ def test_nothing_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     parent.stdout.close()
 
     assert became_sleep
-    assert _eventually(lambda: _gone(pid))
+    assert _eventually(lambda: is_gone(pid))
 
 
 def test_a_child_whose_parent_is_already_gone_does_not_start() -> None:

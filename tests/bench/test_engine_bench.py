@@ -32,6 +32,7 @@ from kvwise.cli import bench_engine as verb
 from kvwise.errors import EngineError
 from tests.bench.engines import mentioning, require_engine
 from tests.bench.fakes import FakeEngine, Notes, said, serving, used
+from tests.processes import state
 
 OPTIONS = EngineBenchOptions(
     out=Path(),
@@ -234,8 +235,8 @@ def test_an_engine_is_frozen_but_for_its_server(tmp_path: Path) -> None:
             _until((tmp_path / "beat").exists)
             freeze(server.pid)
             (child,) = set(processes({server.pid})) - {server.pid}
-            _until(lambda: _state(child) == "T")
-            waits = _state(server.pid)
+            _until(lambda: state(child) == "T")
+            waits = state(server.pid)
             size = (tmp_path / "beat").stat().st_size
             time.sleep(0.2)
             still = (tmp_path / "beat").stat().st_size
@@ -246,11 +247,6 @@ def test_an_engine_is_frozen_but_for_its_server(tmp_path: Path) -> None:
 
     assert waits != "T"
     assert still == size
-
-
-def _state(pid: int) -> str:
-    """What a process does: T when it is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _until(ready: Callable[[], bool]) -> None:

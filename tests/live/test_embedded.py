@@ -17,6 +17,7 @@ from kvwise.live import embedded
 from kvwise.live.blocks import get, put
 from tests.live.support import SPACE, eventually, payloads, prompt, thread_daemon
 from tests.live.support import settings as small
+from tests.processes import is_gone
 
 ASKER = """
 import sys, time
@@ -36,15 +37,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     return small(tmp_path, disk=True, serve_linger_s=0.2, serve_metrics="127.0.0.1:9761")
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_it_starts_serves_and_leaves(config: Config) -> None:
