@@ -18,14 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvwise.core import columns
-from kvwise.core.evict import POLICIES
 from kvwise.core.index import MANY, NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.pages import Pages
+from kvwise.core.policies import POLICIES
+from kvwise.core.reuse import Reuse, Stay
 from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
-
-STAMP_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +47,27 @@ class Blocks:
     """Every block on every tier. Drops made by an event are collected until `take_drops`.
 
     Attributes:
+        index: their keys, and how they hang together.
+        reuse: what is learned of their coming back.
+        shelves: their copies, by tier.
         pins: how many there are, on all blocks together.
     """
 
     def __init__(self, tiers: tuple[TierSpec, ...], page_bytes: int, eviction: str) -> None:
         """Empty tiers; tier 0 is the arena, in pages of `page_bytes`."""
         self.index = Index()
-        self.shelves = [Shelf(spec, POLICIES[eviction](self.index)) for spec in tiers]
+        self.reuse = Reuse(self.index)
+        self.shelves = []
+        for spec in tiers:
+            stay = Stay()
+            policy = POLICIES[eviction](self.index, self.reuse, stay)
+            self.shelves.append(Shelf(spec, policy, stay))
         self.pages = Pages(tiers[DRAM].capacity_bytes // page_bytes)
         self.page_bytes = page_bytes
         self.pins = 0
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
         self._doomed: set[int] = set()
-        self._clock = 0
 
     # --- questions ---
 
@@ -137,19 +143,18 @@ class Blocks:
 
     # --- changes ---
 
-    def tick(self, count: int = 1) -> int:
-        """A new last-use stamp, later than all before, and the first of `count` of them.
+    def pass_time(self, now_ns: int) -> None:
+        """Time goes on.
 
-        Stamps have 32 bits. When they are used up all are halved: what was used at two
-        neighbouring times counts as used at one.
+        Stamps have 32 bits. When they are used up all are halved: what was used at two neighbouring
+        times counts as used at one.
         """
-        while self._clock + count > STAMP_MAX:
-            self._clock = self._clock // 2 + 1
+        self.reuse.pass_time(now_ns)
+        if self.reuse.uses.is_full:
             columns.halve(self.index.stamp)
+            self.reuse.halve()
             for shelf in self.shelves:
                 shelf.policy.restamped()
-        first, self._clock = self._clock + 1, self._clock + count
-        return first
 
     def pin(self, row: int) -> None:
         """Keep the bytes of a block until `unpin`."""
@@ -163,14 +168,14 @@ class Blocks:
         if not self.index.pins[row] and self.is_doomed(row):
             self._finish_doomed(row)
 
-    def touch(self, rows: array[int]) -> None:
-        """These blocks were just used, all at one time."""
-        now, stamp = self.tick(), self.index.stamp
+    def touch(self, rows: array[int], stamp: int) -> None:
+        """These blocks were just used, which has this stamp."""
+        stamps = self.index.stamp
         if len(rows) >= MANY:
-            columns.fill(stamp, rows, now)
+            columns.fill(stamps, rows, stamp)
             return
         for row in rows:
-            stamp[row] = now
+            stamps[row] = stamp
 
     def pin_all(self, rows: array[int]) -> None:
         """Pin different rows."""
@@ -196,19 +201,17 @@ class Blocks:
             for row in rows:
                 pins[row] -= 1
 
-    def add_chain(self, keys: bytes, parent: int, space: int) -> array[int]:
+    def add_chain(self, keys: bytes, parent: int, space: int, stamp: int) -> array[int]:
         """Rows for new blocks that are nowhere yet, as `Index.add_chain` makes them, pinned."""
         rows = self.index.add_chain(keys, parent, space)
         self._grow()
-        stamp = self.index.stamp
-        for now, row in enumerate(rows, self.tick(len(rows))):
-            stamp[row] = now
+        self.touch(rows, stamp)
         self.pin_all(rows)
         return rows
 
     def add_many(self, keys: bytes, space: int) -> tuple[array[int], array[int]]:
         """Rows for those of the keys that have none, as `Index.add_many` makes them."""
-        stamp = self.tick(len(keys) // KEY_BYTES)
+        stamp = self.reuse.uses.skip(len(keys) // KEY_BYTES)
         rows, places = self.index.add_many(keys, space, stamp)
         self._grow()
         return rows, places
@@ -306,6 +309,7 @@ class Blocks:
                 policy.set_aside()
             else:
                 policy.accept()
+                shelf.stay.note(self.reuse.uses.age_s(index.stamp[row]))
                 self._evict(tier, row)
                 evicted = True
         policy.restore()
@@ -383,6 +387,7 @@ class Blocks:
         for shelf in self.shelves:
             if shelf.state[row]:
                 return
+        self.reuse.gone(row)
         self.index.remove(row)
         if parent in self._doomed:
             self._finish_doomed(parent)

@@ -110,7 +110,3 @@ class Lru:
         for entry in self._aside:
             heapq.heappush(self._heap, entry)
         self._aside.clear()
-
-
-POLICIES = {"lru": Lru}
-"""Eviction policies by the name used in the configuration."""

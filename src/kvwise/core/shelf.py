@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from kvwise.core import columns
 from kvwise.core.evict import Eviction
+from kvwise.core.reuse import Stay
 from kvwise.core.words import TierSpec
 from kvwise.errors import BugError
 
@@ -55,10 +56,11 @@ READY = int(State.READY)
 class Shelf:
     """The copies on one tier, as columns beside the index's rows."""
 
-    def __init__(self, spec: TierSpec, policy: Eviction) -> None:
+    def __init__(self, spec: TierSpec, policy: Eviction, stay: Stay) -> None:
         """An empty tier."""
         self.spec = spec
         self.policy = policy
+        self.stay = stay
         self.state = array("B")
         self.location = array("Q")
         self.stored = array("I")

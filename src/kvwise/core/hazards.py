@@ -1,0 +1,138 @@
+"""Hazards: how likely blocks of a class are to be used again, by the time since their last use.
+
+Time since the last use falls into buckets whose borders are a factor of sqrt(2) apart. Of what
+enters a bucket unused, the share that is used within it is the bucket's hazard (Kaplan and Meier,
+1958), so what is still waiting counts as waiting and not as lost. Classes are few, some rare, so
+each starts from what is known of the larger class around it: the hazards there, times how much
+more or less often this class was used than they would have it. Everything is forgotten by halves.
+
+From hazards follow the chance of a use within a time, and the density by which blocks are ranked:
+uses to expect for each second a block is kept, over the horizon at which that is best (Beckmann,
+Chen and Cidon, LHD, 2018, with time for age and classes of requests for applications).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+BUCKETS = 40
+FIRST_S = 0.5
+EDGES = tuple(FIRST_S * 2 ** (place / 2) for place in range(BUCKETS - 1))
+"""Where each bucket but the last one ends, in seconds: from half a second to three days."""
+
+BORDERS = (0.0, *EDGES, 2 * EDGES[-1])
+WIDTHS = tuple(end - begin for begin, end in zip(BORDERS, BORDERS[1:], strict=False))
+
+_GUESS = 1 - 0.7 ** (2 / BUCKETS)
+"""A hazard before anything is known: half of everything is used again some time."""
+
+_PRIOR = 10.0
+"""How many uses the hazards of the class around a class are worth."""
+
+_FACTOR_MAX = 20.0
+_USUAL_S = 600.0
+"""Mean time between uses before anything is known."""
+
+_HAZARD_MAX = 0.999
+_HALF_LIFE_USES = 8192
+"""After so many uses, of all classes, what was learned before counts half."""
+
+
+def bucket_of(age_s: float) -> int:
+    """The bucket of a time since the last use, in seconds."""
+    return bisect_right(EDGES, age_s)
+
+
+class Hazards:
+    """What is known of one class.
+
+    Attributes:
+        number: tells it from other classes.
+        density: uses to expect for each second kept, by bucket.
+        rate: uses a second, were times between uses exponential.
+        within: chance of a use before the end of each bucket, from the last use on.
+    """
+
+    def __init__(self, number: int = 0, around: Hazards | None = None) -> None:
+        """Nothing is known beyond what is of the class around it, if any."""
+        self.number = number
+        self._around = around
+        self._hits = [0.0] * BUCKETS
+        self._risks = [0.0] * BUCKETS
+        self._learned = 0
+        self.rate = around.rate if around else 1 / _USUAL_S
+        self.hazard = list(around.hazard) if around else [_GUESS] * BUCKETS
+        self.density: list[float] = []
+        self.within: list[float] = []
+        self._derive()
+
+    def wait(self, bucket: int, share: float) -> None:
+        """A share of a use came into a bucket, not used again as yet."""
+        self._risks[bucket] += share
+        if self._around is not None:
+            self._around.wait(bucket, share)
+
+    def hit(self, bucket: int, share: float) -> None:
+        """A share of a use was used again within a bucket."""
+        self._hits[bucket] += share
+        if self._around is not None:
+            self._around.hit(bucket, share)
+
+    @property
+    def seen(self) -> float:
+        """How many uses this is known from; old ones count less."""
+        return self._risks[0]
+
+    def learn(self, uses: int) -> None:
+        """Take in what was counted; `uses` is how many there were ever, of all classes."""
+        fade = 0.5 ** ((uses - self._learned) / _HALF_LIFE_USES)
+        self._learned = uses
+        hits = self._hits = [fade * share for share in self._hits]
+        risks = self._risks = [fade * share for share in self._risks]
+        around = self._around.hazard if self._around is not None else [_GUESS] * BUCKETS
+        expected = sum(risk * hazard for risk, hazard in zip(risks, around, strict=True))
+        weight = _PRIOR * min((sum(hits) + 1) / (expected + 1), _FACTOR_MAX)
+        self.hazard = [
+            min((hit + weight * hazard) / (risk + _PRIOR), _HAZARD_MAX)
+            for hit, risk, hazard in zip(hits, risks, around, strict=True)
+        ]
+        waited_s = sum(risk * width for risk, width in zip(risks, WIDTHS, strict=True))
+        self.rate = (sum(hits) + 1) / (waited_s + _USUAL_S)
+        self._derive()
+
+    def _derive(self) -> None:
+        """Densities from hazards: for each bucket the steepest mean slope from there on.
+
+        Walking back, neighbours are merged while what lies ahead is denser than what is merged so
+        far, which finds the best horizon of every bucket in one pass.
+        """
+        left, gains, stays = 1.0, [], []
+        within = self.within = []
+        for hazard, width in zip(self.hazard, WIDTHS, strict=True):
+            gains.append(left * hazard)
+            stays.append(left * width * (1 - hazard / 2))
+            left *= 1 - hazard
+            within.append(1 - left)
+        density = [0.0] * BUCKETS
+        merged: list[tuple[float, float]] = []
+        for bucket in range(BUCKETS - 1, -1, -1):
+            gain, stay = gains[bucket], stays[bucket]
+            while merged and merged[-1][0] * stay > gain * merged[-1][1]:
+                more, longer = merged.pop()
+                gain, stay = gain + more, stay + longer
+            merged.append((gain, stay))
+            density[bucket] = gain / stay if stay > 0 else 0.0
+        self.density = density
+
+    def chance(self, age_s: float, horizon_s: float) -> float:
+        """Probability of a use within a horizon, not having been used for a time; in seconds."""
+        before = self._until(age_s)
+        left = 1 - before
+        return (self._until(age_s + horizon_s) - before) / left if left > 0 else 0.0
+
+    def _until(self, age_s: float) -> float:
+        """Chance that a use comes before a time since the last one."""
+        bucket = bisect_right(EDGES, age_s)
+        begin = self.within[bucket - 1] if bucket else 0.0
+        part = min(1.0, (age_s - BORDERS[bucket]) / WIDTHS[bucket])
+        return begin + part * (self.within[bucket] - begin)

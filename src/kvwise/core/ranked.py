@@ -1,0 +1,132 @@
+"""Ranked: evicts by what is learned of reuse. It proposes; the shelf decides what may go.
+
+Candidates of one class (`reuse`) wait in one queue, the longest unused first. The class whose first
+one has the lowest score gives it up. Looking at one candidate of each class is enough because what
+waits longer is seldom worth more, and it makes a proposal as cheap as there are classes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable
+from math import exp
+
+from kvwise.core.hazards import BORDERS, Hazards, bucket_of
+from kvwise.core.index import NONE, Index
+from kvwise.core.reuse import Reuse, Stay
+
+Score = Callable[[Hazards, float, float], float]
+"""Of a class, seconds since the use, and how long blocks stay on this tier at present."""
+
+
+def worth(hazards: Hazards, age_s: float, _: float) -> float:
+    """Uses to expect for each second a block is kept, over its best horizon."""
+    return hazards.density[bucket_of(age_s)]
+
+
+def wild(hazards: Hazards, age_s: float, stay_s: float) -> float:
+    """Probability of the next use within the stay, were times between uses exponential.
+
+    From KVCache Cache in the Wild (Wang et al., 2025), section 4: by category, no frequency.
+    """
+    return exp(-hazards.rate * age_s) * (1 - exp(-hazards.rate * stay_s))
+
+
+class Ranked:
+    """A policy that gives up what has the lowest score."""
+
+    def __init__(self, index: Index, reuse: Reuse, stay: Stay, score: Score) -> None:
+        """No candidates."""
+        self._index = index
+        self._reuse = reuse
+        self._score = score
+        self._queues: dict[int, list[int]] = {}
+        self._queued = array("B")
+        self._aside: list[int] = []
+        self._best = -1
+        self._looked_s = -1.0
+        self._stay = stay
+
+    def add(self, row: int) -> None:
+        """`row` became a candidate."""
+        queued = self._queued
+        if row >= len(queued):
+            queued.frombytes(bytes(row + 1 - len(queued)))
+        if not queued[row]:
+            queued[row] = 1
+            self._enqueue(row)
+
+    def add_all(self, rows: array[int]) -> None:
+        """Many rows became candidates."""
+        for row in rows:
+            self.add(row)
+
+    def _enqueue(self, row: int) -> None:
+        stamp = self._index.stamp[row]
+        number = self._reuse.hazards(stamp).number
+        heapq.heappush(self._queues.setdefault(number, []), stamp << 32 | row)
+        if number != self._best:
+            self._best = -1
+
+    def restamped(self) -> None:
+        """Take the stamps anew."""
+        rows = [entry & NONE for queue in self._queues.values() for entry in queue]
+        self._queues.clear()
+        self._best = -1
+        for row in rows:
+            self._enqueue(row)
+
+    def propose(self) -> int:
+        """The candidate with the lowest score, or NONE."""
+        if self._best < 0 or self._looked_s != self._reuse.uses.now_s:
+            self._best = self._look()
+        while self._best >= 0:
+            queue = self._queues.get(self._best)
+            if queue and self._index.stamp[queue[0] & NONE] == queue[0] >> 32:
+                return queue[0] & NONE
+            self._best = self._look()
+        return NONE
+
+    def _look(self) -> int:
+        """The class whose first candidate has the lowest score, or -1."""
+        self._looked_s = self._reuse.uses.now_s
+        best, least = -1, float("inf")
+        for number in list(self._queues):
+            first = self._first(number)
+            if first != NONE:
+                score = self._score_of(first)
+                if score < least:
+                    best, least = number, score
+        return best
+
+    def _score_of(self, stamp: int) -> float:
+        reuse = self._reuse
+        return self._score(reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds)
+
+    def _first(self, number: int) -> int:
+        """Stamp of the first candidate of a class, those that moved on put where they belong."""
+        queue, stamps = self._queues[number], self._index.stamp
+        while queue:
+            entry = queue[0]
+            if stamps[entry & NONE] == entry >> 32:
+                return entry >> 32
+            heapq.heappop(queue)
+            self._enqueue(entry & NONE)
+        del self._queues[number]
+        return NONE
+
+    def accept(self) -> None:
+        """Forget the last proposal."""
+        entry = heapq.heappop(self._queues[self._best])
+        self._queued[entry & NONE] = 0
+
+    def set_aside(self) -> None:
+        """Keep the last proposal out of the order until `restore`."""
+        self._aside.append(heapq.heappop(self._queues[self._best]) & NONE)
+
+    def restore(self) -> None:
+        """Queue rows set aside again."""
+        for row in self._aside:
+            self._enqueue(row)
+        self._aside.clear()

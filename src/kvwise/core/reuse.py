@@ -1,0 +1,258 @@
+"""Reuse: learns which blocks come back, and says what others like them are worth keeping for.
+
+A request uses blocks in up to three ways, each a use of its own with a stamp (`uses`): blocks that
+were seen before, blocks that are new with it, and blocks that it generates. Blocks of one use come
+and go together, for the next turn of a session has all of them or none; so one entry stands for
+all, and what happens to it teaches the class it is of: way, turn of the session, length of the
+prompt, namespace.
+
+Sessions are not told, they are recognised: a request that has most of what was new with an earlier
+one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class that
+is not kept at all is learned about like any other, and nothing has to be kept to find out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kvwise.core.ghost import Ghost
+from kvwise.core.hazards import Hazards
+from kvwise.core.index import Index
+from kvwise.core.keys import KEY_BYTES
+from kvwise.core.uses import Use, Uses, Way
+
+TURNS_MAX = 6
+"""Turns from here on are one class."""
+
+LENGTHS = (2_048, 8_192, 32_768)
+"""Where prompts count as longer, in tokens."""
+
+SPACES_MAX = 8
+"""Namespaces that are told apart; those that came later are learned about together."""
+
+VISITS_MAX = 4096
+FOREVER_S = 1e9
+_STAY_STEP = 1 / 256
+
+
+@dataclass(slots=True)
+class Visit:
+    """What is known of one request.
+
+    Attributes:
+        turn: of its session, from 1.
+        tokens, space: length of its prompt, number of its namespace.
+        chunks: of its prompt, seen before or not.
+        seen_end: key of the last of those; empty if there are none, or once it was offered.
+        prompt_end: key of the last chunk of the prompt; empty once it was offered.
+        stamps: of its uses, by way; 0 for none as yet.
+    """
+
+    turn: int
+    tokens: int
+    space: int
+    chunks: int
+    seen_end: bytes
+    prompt_end: bytes
+    stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+
+class Stay:
+    """How long blocks of one tier stay unused before they leave, at present.
+
+    Attributes:
+        seconds: without end until one has left.
+    """
+
+    def __init__(self) -> None:
+        """None has left."""
+        self.seconds = FOREVER_S
+
+    def note(self, age_s: float) -> None:
+        """A block left so long after its last use."""
+        step = 1.0 if self.seconds >= FOREVER_S else _STAY_STEP
+        self.seconds += step * (age_s - self.seconds)
+
+
+class Reuse:
+    """Everything that is known of who comes back.
+
+    Attributes:
+        uses: the last uses, by stamp.
+        ghost: keys that are not here.
+        known: hazards of all classes met, the largest first; each is learned in its turn.
+    """
+
+    def __init__(self, index: Index) -> None:
+        """Nothing has been asked for."""
+        self.uses = Uses()
+        self.ghost = Ghost()
+        self.known = [Hazards()]
+        self._index = index
+        self._classes: dict[tuple[int, ...], Hazards] = {}
+        self._visits: dict[tuple[int, str], Visit] = {}
+        self._next = 0
+
+    def pass_time(self, now_ns: int) -> None:
+        """Time goes on."""
+        self.uses.pass_time(now_ns / 1e9)
+
+    # --- requests ---
+
+    def meet(
+        self, who: tuple[int, str], space: int, keys: bytes, rows: array[int], tokens: int
+    ) -> int:
+        """A request asks for a prompt, of whose chunks the first ones are here, in `rows`.
+
+        Returns the stamp for these rows; 0 for a request that was met before.
+        """
+        if who in self._visits:
+            return 0
+        chunks, here = len(keys) // KEY_BYTES, len(rows)
+        known = here + self.ghost.length(keys, here)
+        last = self._stamp(keys, rows, known - 1) if known else 0
+        self._count(keys, rows, known)
+        visit = Visit(
+            turn=self.uses.next_turn(last, known),
+            tokens=tokens,
+            space=space,
+            chunks=chunks,
+            seen_end=keys[(known - 1) * KEY_BYTES : known * KEY_BYTES] if known > here else b"",
+            prompt_end=keys[-KEY_BYTES:] if chunks > known else b"",
+        )
+        self._visits[who] = visit
+        if len(self._visits) > VISITS_MAX:
+            del self._visits[next(iter(self._visits))]
+        self._learn()
+        if known:
+            visit.stamps[Way.SEEN] = self._begin(visit, Way.SEEN, known, 0)
+        if chunks > known:
+            visit.stamps[Way.NEW] = self._begin(visit, Way.NEW, chunks - known, known)
+        return visit.stamps[Way.SEEN]
+
+    def parts(
+        self, who: tuple[int, str], space: int, keys: bytes, tokens: int
+    ) -> Iterator[tuple[int, int]]:
+        """Offered chunks, in order, as (how many, stamp of their use)."""
+        visit = self._visits.get(who)
+        if visit is None:  # it never asked, or long ago
+            self.meet(who, space, keys, array("I"), tokens)
+            visit = self._visits[who]
+        count, place = len(keys) // KEY_BYTES, 0
+        for way, end in ((Way.SEEN, visit.seen_end), (Way.NEW, visit.prompt_end)):
+            if not end or place == count:
+                continue
+            found = _find(keys, end, place)
+            if found >= 0 and way is Way.SEEN:
+                visit.seen_end = b""
+            elif found >= 0:
+                visit.prompt_end = b""
+            until = found + 1 if found >= 0 else count
+            yield until - place, visit.stamps[way]
+            place = until
+        if place < count:
+            yield count - place, self._generated(visit, count - place)
+
+    def _generated(self, visit: Visit, chunks: int) -> int:
+        """The stamp of what a request generates, or of what it goes on with."""
+        stamp = visit.stamps[Way.GENERATED]
+        if self.uses.is_known(stamp):
+            self.uses.grow(stamp, chunks)
+            return stamp
+        stamp = self._begin(visit, Way.GENERATED, chunks, visit.chunks)
+        visit.stamps[Way.GENERATED] = stamp
+        return stamp
+
+    def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
+        """A use of this request begins, of so many blocks from place `first` of its prompt on."""
+        length = sum(visit.tokens > limit for limit in LENGTHS)
+        coarse = (way, min(visit.turn, TURNS_MAX))
+        hazards = self._class(*coarse, length, min(visit.space, SPACES_MAX))
+        return self.uses.begin(Use(hazards, way, blocks, first, visit.turn))
+
+    def _class(self, *names: int) -> Hazards:
+        """The class of these names; the class around it has the first two only, then none."""
+        found = self._classes.get(names)
+        if found is None:
+            around = self._class(*names[:2]) if len(names) > 2 else self.known[0]
+            found = self._classes[names] = Hazards(len(self.known), around)
+            self.known.append(found)
+        return found
+
+    def _stamp(self, keys: bytes, rows: array[int], place: int) -> int:
+        """Stamp of a chunk that is here or was."""
+        if place < len(rows):
+            return self._index.stamp[rows[place]]
+        return self.ghost.stamp(keys, place)
+
+    def _count(self, keys: bytes, rows: array[int], known: int) -> None:
+        """The known chunks of a prompt are used again.
+
+        Whoever uses a chunk uses all before it, so on the way down stamps only get older, and those
+        of one use lie together.
+        """
+        place = 0
+        while place < known:
+            stamp = self._stamp(keys, rows, place)
+            low, high = place + 1, known
+            if self._stamp(keys, rows, known - 1) == stamp:
+                low = known
+            while low < high:
+                middle = (low + high) // 2
+                if self._stamp(keys, rows, middle) == stamp:
+                    low = middle + 1
+                else:
+                    high = middle
+            self.uses.hit(stamp, low - place)
+            place = low
+
+    def _learn(self) -> None:
+        """Bring one class up to date; all have their turn."""
+        self._next = (self._next + 1) % len(self.known)
+        self.known[self._next].learn(self.uses.last)
+
+    def halve(self) -> None:
+        """All stamps were halved: what is known by them goes, what was learned stays."""
+        self.uses.halve()
+        self.ghost = Ghost()
+        self._visits.clear()
+
+    # --- blocks ---
+
+    def gone(self, row: int) -> None:
+        """A block leaves; its key is remembered."""
+        index = self._index
+        lost = self.ghost.put(index.hi[row], index.lo[row], index.stamp[row])
+        if lost:
+            self.uses.lose_sight(lost)
+
+    def refused(self, keys: bytes, stamp: int) -> None:
+        """Offered blocks are not taken in; their keys are remembered."""
+        for place in range(len(keys) // KEY_BYTES):
+            lost = self.ghost.put(*self.ghost.halves(keys, place), stamp)
+            if lost:
+                self.uses.lose_sight(lost)
+
+    # --- answers ---
+
+    def was_here(self, row: int) -> bool:
+        """Whether a block left lately, and is here again."""
+        return self.ghost.has(self._index.hi[row], self._index.lo[row])
+
+    def hazards(self, stamp: int) -> Hazards:
+        """What is known of blocks of a use; of all blocks when the use is not remembered."""
+        return self.uses.hazards(stamp) or self.known[0]
+
+    def chance(self, stamp: int, horizon_s: float) -> float:
+        """Probability that blocks of a use are used again within so many seconds from now on."""
+        return self.hazards(stamp).chance(self.uses.age_s(stamp), horizon_s)
+
+
+def _find(keys: bytes, key: bytes, place: int) -> int:
+    """The place of a key among joined keys, from a place on, or -1."""
+    at = keys.find(key, place * KEY_BYTES)
+    while at >= 0 and at % KEY_BYTES:
+        at = keys.find(key, at + 1)
+    return at // KEY_BYTES if at >= 0 else -1
