@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.core.plan import Cut, Question, Transfer, choose, pipelined, runs
+from kvwise.core.plan import DOUBT, Computing, Cut, Question, Transfer, choose, pipelined, runs
 from kvwise.core.words import Choice, Why
 
 CHUNK = 32
@@ -47,18 +47,19 @@ def answer(
     token_s: float,
     pair_s: float = 0.0,
     queue_s: float = 0.0,
+    deviation_s: float = 0.0,
 ) -> Cut:
     """Choose with `tier_s` seconds for a chunk of each tier, and some for what is ahead."""
     tiers = [tier for tier, count in asked.sources for _ in range(count)]
 
     def transfer(chunks: int) -> Transfer:
         own_s = sum(tier_s[tier] for tier in tiers[:chunks])
-        return Transfer(queue_s + own_s, own_s)
+        return Transfer(queue_s + own_s, own_s, deviation_s)
 
     def recompute_s(new: int, cached: int) -> float:
         return token_s * new + pair_s * new * (cached + new / 2)
 
-    return choose(asked, transfer, recompute_s)
+    return choose(asked, transfer, Computing(recompute_s, lambda _new, _cached: deviation_s))
 
 
 @pytest.mark.pain("P1", "P10")
@@ -156,6 +157,15 @@ def test_a_backlog_hides_as_much_as_fits() -> None:
     """Where computing is faster, just as much is loaded as is there when the engine is free."""
     cut = answer(question((1, 100), backlog_s=1.0), tier_s={1: 0.05}, token_s=1e-3)
     assert (cut.choice, cut.why, cut.chunks) == (Choice.LOAD_PART, Why.TAIL_SLOWER, 20)
+
+
+def test_a_load_must_win_by_what_is_not_known() -> None:
+    """The less certain the estimates, the more a load must win by."""
+    asked = question((1, 10), margin=0.0)
+    sure = answer(asked, tier_s={1: 0.03}, token_s=1e-3, deviation_s=0.01)
+    unsure = answer(asked, tier_s={1: 0.03}, token_s=1e-3, deviation_s=0.1)
+    assert (sure.chunks, unsure.chunks) == (10, 0)
+    assert unsure.doubt_s == pytest.approx(DOUBT * math.hypot(0.1, 0.1))
 
 
 def test_equal_times_go_to_less_computing() -> None:
