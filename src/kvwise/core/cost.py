@@ -7,13 +7,19 @@ link. Both are linear in their unknowns, so both are fitted by recursive least s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+from kvwise.core.explore import Explorer
+from kvwise.core.plan import Transfer
 
 _DRIFT = 4
 _NOISE = 0.05
 _NOISE_S_MIN = 2e-5
 _WANDER = 0.02
 _WANDER_MIN = 1e-4
+_DEVIATION_OF_MEAN = 1.25
+"""Standard deviation of a normal error, as a multiple of its mean absolute value."""
 
 
 class Fit:
@@ -47,6 +53,17 @@ class Fit:
     def predict(self, features: tuple[float, ...]) -> float:
         """The value expected for these features."""
         return sum(w * x for w, x in zip(self.weights, features, strict=True))
+
+    def deviation(self, features: tuple[float, ...]) -> float:
+        """Standard deviation of that value: of the weights, and of what samples usually are off.
+
+        Never more than the value itself, as it would be before anything was measured.
+        """
+        spread, size = self._spread, range(len(features))
+        weights = sum(features[i] * spread[i][j] * features[j] for i in size for j in size)
+        value = self.predict(features)
+        usual = _DEVIATION_OF_MEAN * self._usual * value
+        return min(float((max(0.0, weights) + usual * usual) ** 0.5), value)
 
     def learn(self, features: tuple[float, ...], value: float) -> None:
         """One measurement."""
@@ -99,15 +116,23 @@ class Fit:
 
 _TOKENS = 1e3
 _PAIRS = 1e6
+_CROWD = 0.02
+_CROWD_MAX = 0.25
+"""Fraction by which each further request lengthens a step: how much is likely, and believable."""
 
 
 class Recompute:
-    """Seconds to compute tokens on one engine."""
+    """Seconds to compute tokens on one engine.
 
-    def __init__(self, token_s: float) -> None:
-        """Start from a guess of `token_s` seconds for each token."""
+    A pair is taken to cost at least what the model says beside a token, so that an engine that has
+    only seen short prompts is not thought to compute long ones as fast.
+    """
+
+    def __init__(self, token_s: float, pair_tokens: float = 0.0) -> None:
+        """Start from a guess of `token_s` seconds for each token, and what a pair is of that."""
         token = token_s * _TOKENS
-        self._fit = Fit((0.0, token, 0.0), (0.01, 10 * token, 0.5 * token))
+        self._pair_tokens = pair_tokens
+        self._fit = Fit((0.0, token, 0.0, 0.0), (0.01, 10 * token, 0.5 * token, _CROWD))
 
     @property
     def samples(self) -> int:
@@ -117,12 +142,23 @@ class Recompute:
     @property
     def weights(self) -> tuple[float, float, float]:
         """(a, b, g): seconds, seconds for each token, seconds for each token pair."""
-        fixed, tokens, pairs = self._fit.weights
-        return fixed, tokens / _TOKENS, pairs / _PAIRS
+        fixed, tokens, pairs, _ = self._fit.weights
+        token_s = tokens / _TOKENS
+        return fixed, token_s, pairs / _PAIRS + token_s * self._pair_tokens
 
-    def learn(self, tokens: int, pairs: float, seconds: float) -> None:
-        """One engine step took `seconds` for `tokens` tokens and `pairs` of n * (c + n / 2)."""
-        self._fit.learn((1.0, tokens / _TOKENS, pairs / _PAIRS), seconds)
+    def learn(self, tokens: int, pairs: float, seconds: float, requests: int = 1) -> None:
+        """One step took `seconds` for `tokens` tokens, `pairs` of n * (c + n / 2), and so many."""
+        alone_s = self._fit.predict((*self._features(tokens, pairs), 0.0))
+        others = max(0, requests - 1)
+        self._fit.learn((*self._features(tokens, pairs), others * alone_s), seconds)
+
+    def crowding(self, requests: int) -> float:
+        """How much longer everything takes when a step has so many requests."""
+        return 1 + min(self._fit.weights[3], _CROWD_MAX) * max(0, requests - 1)
+
+    def _features(self, tokens: int, pairs: float) -> tuple[float, float, float]:
+        """What the fit sees: tokens with their least share of pairs, and pairs beyond it."""
+        return 1.0, (tokens + self._pair_tokens * pairs) / _TOKENS, pairs / _PAIRS
 
     def seconds(self, new: int, cached: int) -> float:
         """Time to compute `new` tokens after `cached` ones, without the fixed part of a step.
@@ -131,41 +167,118 @@ class Recompute:
         """
         if new <= 0:
             return 0.0
+        return self.work_s(new, new * (cached + new / 2))
+
+    def deviation_s(self, new: int, cached: int) -> float:
+        """Standard deviation of `seconds`."""
+        _, tokens, pairs = self._features(new, new * (cached + new / 2))
+        return self._fit.deviation((0.0, tokens, pairs, 0.0)) if new > 0 else 0.0
+
+    def work_s(self, tokens: int, pairs: float) -> float:
+        """Time to compute so many tokens that attend to so many others, in steps of any number."""
         _, per_token, per_pair = self.weights
-        return max(per_token, 1e-9) * new + per_pair * new * (cached + new / 2)
+        return max(per_token, 1e-9) * tokens + per_pair * pairs
 
 
 _MIB = 1024.0 * 1024.0
+_CLASSES_BYTES = (4 * _MIB, 64 * _MIB)
+_SETTLED = 8
+_BEND_SAMPLES = 8
+_BEND_MIN, _BEND_MAX = 0.5, 2.0
 
 
 class Pipe:
-    """Seconds to move bytes over one link, as a fixed latency and a rate."""
+    """Seconds to move bytes over one link: a fixed latency and a rate.
+
+    Where small, middling and large transfers do not lie on one line, each class has a factor.
+    """
 
     def __init__(self, rate_bytes_per_s: float, latency_s: float) -> None:
         """Start from guesses."""
         self._fit = Fit((latency_s, _MIB / rate_bytes_per_s), (2e-3, 10 * _MIB / rate_bytes_per_s))
+        self._bend = [1.0] * (len(_CLASSES_BYTES) + 1)
 
     @property
     def samples(self) -> int:
         """Measurements so far."""
         return self._fit.samples
 
-    def learn(self, size_bytes: int, seconds: float) -> None:
+    def learn(self, size_bytes: float, seconds: float) -> None:
         """Moving `size_bytes` took `seconds`."""
+        straight_s, kind = self._straight_s(size_bytes), _class(size_bytes)
+        if self.samples >= _SETTLED:
+            found = min(max(seconds / straight_s, _BEND_MIN), _BEND_MAX)
+            self._bend[kind] += (found - self._bend[kind]) / _BEND_SAMPLES
         self._fit.learn((1.0, size_bytes / _MIB), seconds)
 
-    def seconds(self, size_bytes: float, queued_bytes: float = 0.0) -> float:
-        """Time until `size_bytes` are across, after the `queued_bytes` that wait already."""
+    def seconds(self, size_bytes: float) -> float:
+        """Time until `size_bytes` are across, when nothing else is on the way."""
         if size_bytes <= 0:
             return 0.0
+        return self._straight_s(size_bytes) * self._bend[_class(size_bytes)]
+
+    def deviation_s(self, size_bytes: float) -> float:
+        """Standard deviation of `seconds`."""
+        return self._fit.deviation((1.0, size_bytes / _MIB)) if size_bytes > 0 else 0.0
+
+    def _straight_s(self, size_bytes: float) -> float:
+        """On the line that fits all sizes best."""
         latency, per_mib = self._fit.weights
-        moved = (size_bytes + queued_bytes) / _MIB
-        return latency + max(per_mib, 1e-7) * moved
+        return latency + max(per_mib, 1e-7) * size_bytes / _MIB
 
     @property
     def rate_bytes_per_s(self) -> float:
         """Bytes per second of a long transfer."""
         return _MIB / max(self._fit.weights[1], 1e-7)
+
+
+def _class(size_bytes: float) -> int:
+    """0 for small transfers, 1 for middling, 2 for large ones."""
+    return sum(size_bytes >= least for least in _CLASSES_BYTES)
+
+
+class Lane:
+    """Bytes on their way over one link, first come first served.
+
+    What is under way now is partly there. How much is guessed from the link's rate, but never more
+    than half of everything: a link that stands still must not look like one that is done.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is on its way."""
+        self.size_bytes = 0
+        self._since_ns = 0
+
+    def add(self, size_bytes: int, now_ns: int) -> None:
+        """More bytes are to be moved."""
+        if not self.size_bytes:
+            self._since_ns = now_ns
+        self.size_bytes += size_bytes
+
+    def take(self, size_bytes: int, now_ns: int) -> None:
+        """Bytes arrived, or will not."""
+        self.size_bytes -= size_bytes
+        self._since_ns = now_ns
+
+    def left_bytes(self, rate_bytes_per_s: float, now_ns: int) -> float:
+        """What is still to be moved."""
+        moved = rate_bytes_per_s * max(0, now_ns - self._since_ns) / 1e9
+        return self.size_bytes - min(moved, self.size_bytes / 2)
+
+
+@dataclass(slots=True)
+class Burden:
+    """What a load has to move.
+
+    Attributes:
+        read_bytes: to be read from each tier.
+        awaited: tiers that are reading a part of it already, for somebody else.
+        copied_bytes: to be copied to the device.
+    """
+
+    read_bytes: list[int]
+    awaited: set[int]
+    copied_bytes: int
 
 
 @dataclass(slots=True)
@@ -176,19 +289,46 @@ class Costs:
         recompute: by namespace number.
         device: arena to device, by namespace number.
         tiers: reads of each tier into the arena; None for the arena itself.
-        queued_bytes: bytes of loads under way, by tier.
+        reading: loads under way, by tier.
+        copying: copies to a device under way, by client.
+        explorer: sees to it that no rate gets old.
     """
 
     tiers: list[Pipe | None]
+    explorer: Explorer
     recompute: dict[int, Recompute] = field(default_factory=dict)
     device: dict[int, Pipe] = field(default_factory=dict)
-    queued_bytes: list[int] = field(default_factory=list)
+    reading: list[Lane] = field(default_factory=list)
+    copying: dict[int, Lane] = field(default_factory=dict)
 
-    def load_s(self, space: int, bytes_by_tier: list[int]) -> float:
-        """Seconds until all of these bytes are on the device, tiers read side by side."""
-        arrive = 0.0
-        for tier, size_bytes in enumerate(bytes_by_tier):
+    def queued_s(self, tier: int, now_ns: int) -> float:
+        """Seconds until a tier has read all it was told to read."""
+        pipe = self.tiers[tier]
+        return self.ahead_bytes(tier, now_ns) / pipe.rate_bytes_per_s if pipe else 0.0
+
+    def ahead_bytes(self, tier: int, now_ns: int) -> float:
+        """What a tier has still to read of all it was told to read."""
+        pipe = self.tiers[tier]
+        if pipe is None or not self.reading[tier].size_bytes:
+            return 0.0
+        return self.reading[tier].left_bytes(pipe.rate_bytes_per_s, now_ns)
+
+    def transfer(self, space: int, client: int, burden: Burden, now_ns: int) -> Transfer:
+        """How long a load takes: tiers are read side by side, then all is copied to the device."""
+        arrive_s = own_s = doubt_s = 0.0
+        for tier, size_bytes in enumerate(burden.read_bytes):
             pipe = self.tiers[tier]
-            if pipe is not None:
-                arrive = max(arrive, pipe.seconds(size_bytes, self.queued_bytes[tier]))
-        return arrive + self.device[space].seconds(sum(bytes_by_tier))
+            if pipe is not None and size_bytes:
+                read_s = pipe.seconds(size_bytes)
+                own_s = max(own_s, read_s)
+                arrive_s = max(arrive_s, read_s + self.queued_s(tier, now_ns))
+                doubt_s = max(doubt_s, pipe.deviation_s(size_bytes))
+        for tier in burden.awaited:
+            arrive_s = max(arrive_s, self.queued_s(tier, now_ns))
+        device = self.device[space]
+        copy_s, lane = device.seconds(burden.copied_bytes), self.copying.get(client)
+        if lane is not None and lane.size_bytes:
+            rate = device.rate_bytes_per_s
+            arrive_s = max(arrive_s, lane.left_bytes(rate, now_ns) / rate)
+        doubt_s = math.hypot(doubt_s, device.deviation_s(burden.copied_bytes))
+        return Transfer(arrive_s + copy_s, own_s + copy_s, doubt_s)

@@ -56,6 +56,10 @@ class Ask(msgspec.Struct, tag="ask", frozen=True):
     local_tokens: int
     total_tokens: int
     hints: Hints = Hints()
+    backlog_tokens: int = 0
+    backlog_pairs: float = 0.0
+    layers: int = 0
+    requests: int = 1
 
 
 class Plan(msgspec.Struct, tag="plan", frozen=True):
@@ -112,6 +116,7 @@ class Timing(msgspec.Struct, frozen=True):
     tokens: int
     pairs: float
     seconds: float
+    requests: int = 1
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):

@@ -38,6 +38,8 @@ LAYERS_MAX = 1 << 14
 """What a namespace, which is kept for good, may take."""
 
 TOKENS_MAX = (1 << 31) - 1
+BACKLOG_TOKENS_MAX = 1 << 40
+REQUESTS_MAX = 1 << 16
 COPIED_BYTES_MAX = 1 << 40
 SECONDS_MAX = 1e6
 PAIRS_MAX = 1e18
@@ -75,7 +77,8 @@ class Session:
             ConfigError: it is not one, does not fit the arena, or stands for another shape.
         """
         label = namespace.label[:64]
-        if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s <= SECONDS_MAX:
+        sane = 0 < namespace.token_s <= SECONDS_MAX and 0 <= namespace.pair_tokens <= SECONDS_MAX
+        if len(namespace.digest) != DIGEST_BYTES or not sane:
             raise ConfigError(f"namespace {label} has no proper digest or token time")
         layers = sum(max(1, len(group.pages_bytes)) for group in namespace.layout.groups)
         if len(namespace.label) > LABEL_CHARS_MAX or layers > LAYERS_MAX:
@@ -96,6 +99,9 @@ class Session:
             ask.local_tokens,
             ask.total_tokens,
             ask.hints,
+            *_backlog(ask),
+            layers=min(max(0, ask.layers), LAYERS_MAX),
+            requests=min(max(1, ask.requests), REQUESTS_MAX),
         )
         (answer,) = self._handle([event])
         if not isinstance(answer, Planned):
@@ -208,7 +214,13 @@ class Session:
 
     def _observed(self, now: int, timing: Timing) -> Observed:
         return Observed(
-            now, self._client, timing.space, timing.tokens, timing.pairs, timing.seconds
+            now,
+            self._client,
+            timing.space,
+            timing.tokens,
+            timing.pairs,
+            timing.seconds,
+            min(max(1, timing.requests), REQUESTS_MAX),
         )
 
     def _grant(self, answer: Answer) -> Grant:
@@ -228,3 +240,9 @@ class Session:
         """The brain's number of a client's lease; 0, which no lease has, for another daemon's."""
         epoch, number = split_lease(lease)
         return number if epoch == self._node.epoch else 0
+
+
+def _backlog(ask: Ask) -> tuple[int, float]:
+    """Tokens and pairs of earlier prompts; what cannot be counts as an idle engine."""
+    sane = 0 <= ask.backlog_tokens <= BACKLOG_TOKENS_MAX and 0 <= ask.backlog_pairs <= PAIRS_MAX
+    return (ask.backlog_tokens, ask.backlog_pairs) if sane else (0, 0.0)

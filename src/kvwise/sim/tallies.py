@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from kvwise.core.records import RECORDS_MAX
 from kvwise.core.words import Asked, Decision, Released
-from kvwise.core.world import RECORDS_MAX
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class Tallies:
     """
 
     asked_tokens: int = 0
+    explored: int = 0
     leases_expired: int = 0
     decisions: Counter[str] = field(default_factory=Counter)
     hit_tokens: Counter[str] = field(default_factory=Counter)
