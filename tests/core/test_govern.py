@@ -58,7 +58,7 @@ def test_no_limit() -> None:
     st.lists(st.tuples(st.integers(0, DAY_NS // 50), st.integers(1, 10**8)), max_size=120),
 )
 def test_never_more_than_a_day_and_a_burst(per_day: int, asks: list[tuple[int, int]]) -> None:
-    """Over any run, what was let through is at most the rate times the time, plus what was saved."""
+    """Over any run, what was let through is at most rate times time, plus what was saved."""
     governor, now_ns, spent, largest = Governor(per_day), 0, 0, 0
     for wait_ns, size in asks:
         now_ns += wait_ns

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvwise.core.govern import Governor
 from kvwise.core.blocks import Blocks
 from kvwise.core.brain import Brain
+from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
 from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads

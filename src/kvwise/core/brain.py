@@ -107,7 +107,8 @@ class Brain:
             case Recovered():
                 self._recovery.recovered(event)
             case Budgeted():
-                self._stores.governors[event.tier].restore(world.now_ns, event.balance)
+                governor = self._stores.governors[event.tier]
+                governor.restore(world.now_ns, event.balance, event.away_s)
             case Cleared():
                 self._clear(event.space)
             case _:

@@ -125,13 +125,16 @@ class Governor:
 
     # --- memory across lives ---
 
-    def restore(self, now_ns: int, balance: Balance) -> None:
-        """Go on from what an earlier life left."""
+    def restore(self, now_ns: int, balance: Balance, away_s: float = 0.0) -> None:
+        """Go on from what an earlier life left some time ago."""
         self._first_ns = self._now_ns = self._aged_ns = now_ns
-        self.level_bytes = min(max(0.0, balance.level_bytes), self.burst_bytes)
+        away_s = min(max(0.0, away_s), STAY_S_MAX)
+        earned = away_s * self.per_day / DAY_S
+        self.level_bytes = min(max(0.0, balance.level_bytes) + earned, self.burst_bytes)
         self.written_bytes = balance.written_bytes
         offered = {place: size for place, size in balance.offered_bytes if 0 <= place < _CLASSES}
         self._memory = _Memory(balance.span_s, balance.recent_bytes, offered)
+        self._memory.age(away_s)
         self._set_price(now_ns)
 
     def balance(self) -> Balance:

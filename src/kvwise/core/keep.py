@@ -69,7 +69,7 @@ class Keep:
     # --- kept ---
 
     def hold(self, rows: Sequence[int], size_bytes: int, until_ns: int) -> None:
-        """Keep rows of `size_bytes` each until a time; all of them, or none if they are too many."""
+        """Keep rows of `size_bytes` each until a time, or none of them if they are too many."""
         fresh = [row for row in rows if row not in self._sizes]
         if self._kept.is_full or self.kept_bytes + len(fresh) * size_bytes > self.limit_bytes:
             self.refused += 1

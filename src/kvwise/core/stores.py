@@ -253,9 +253,7 @@ class Stores:
             self.reuse.used(rows)
             self._consider(rows, Hints(), None)
 
-    def _consider(
-        self, rows: Sequence[int], hints: Hints, request: tuple[int, str] | None
-    ) -> None:
+    def _consider(self, rows: Sequence[int], hints: Hints, request: tuple[int, str] | None) -> None:
         """Queue blocks of a chain in the arena for every lower tier that lacks them, if worth it.
 
         Below a part of a chain that was declined a request's later parts are declined unseen.

@@ -327,11 +327,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """What an earlier life left of a tier's write budget; comes before anything is written."""
+    """What an earlier life left of a tier's write budget; comes before anything is written.
+
+    Attributes:
+        away_s: time between the lives, as far as it is known.
+    """
 
     now_ns: int
     tier: int
     balance: Balance
+    away_s: float = 0.0
 
 
 Event = (
