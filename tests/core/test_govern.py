@@ -22,6 +22,7 @@ from kvwise.core.govern import (
 )
 from kvwise.core.words import Balance
 from kvwise.sim.dice import Dice
+from tests.core.months import BUDGET, CHANCES, DAYS, month
 
 HOUR_NS = DAY_NS // 24
 OBJECT = 1 << 19
@@ -41,6 +42,20 @@ def drive(governor: Governor, per_day: float, days: float, dice: Dice) -> tuple[
             governor.wrote(OBJECT)
             written, kept = written + OBJECT, kept + value_s
     return written, kept
+
+
+@pytest.mark.pain("G8")
+def test_a_month_of_five_times_too_much() -> None:
+    """The budget is kept and used to 2 %, for what returns: far more hits than by lot."""
+    governed, drawn = month(), month(lottery=True)
+    assert 0.98 < governed.written_bytes / (BUDGET * DAYS) < 1.0 + FIRST_DAYS / DAYS
+    assert governed.worst_day_bytes <= BUDGET * (1 + BURST_DAYS)
+    assert governed.asked_chunks == drawn.asked_chunks
+    assert governed.hits > 2.2 * drawn.hits
+    kept = [governed.hit_chunks[c] / governed.asked_chunks[c] for c in CHANCES[:4]]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] > 0.9
+    assert kept[3] < 0.1
 
 
 def test_no_limit() -> None:

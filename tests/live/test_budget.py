@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvwise.config import Config
 from kvwise.core.brain import Brain
+from kvwise.core.govern import BURST_DAYS
 from kvwise.core.words import Balance
 from kvwise.errors import FrameError
 from kvwise.live import budget
@@ -109,7 +110,7 @@ def test_a_lost_file_empties_the_bucket(tmp_path: Path) -> None:
     node.close(1)
 
 
-@pytest.mark.parametrize(("years", "most"), [(-10, 1 / 24), (10, 1 / 4)])
+@pytest.mark.parametrize(("years", "most"), [(-10, 1 / 24), (10, BURST_DAYS)])
 def test_a_jumping_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int, most: float
 ) -> None:

@@ -20,9 +20,9 @@ from kvwise.core.words import Balance
 
 DAY_S = 86_400
 DAY_NS = DAY_S * 1_000_000_000
-BURST_DAYS = 0.25
-"""What the bucket holds: enough to save the quiet half of a day for the busy half, and little
-enough to be under 1 % of a month."""
+BURST_DAYS = 0.5
+"""What the bucket holds: enough to save the quiet half of a day for the busy half. A drive wears
+over years, so what counts is that nothing is ever written that was not earned before."""
 
 FIRST_DAYS = 1 / 24
 """What a bucket without a past begins with."""
@@ -34,7 +34,7 @@ MEMORY_S_MIN = 3600.0
 STEP_NS = 1_000_000_000
 """Prices are set and memories age in steps of this, at least."""
 
-STEER = 3.0
+STEER = 2.0
 """A full or empty bucket lets e**(STEER / 2) times more or less through than the budget's rate."""
 
 STAY_S_MAX = 30.0 * DAY_S
