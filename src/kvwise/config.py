@@ -183,13 +183,11 @@ class Disk:
     paths: tuple[str, ...] = _key((), PATHS, "directories to keep objects in, one per drive")
     size: int = _key(0, SIZE, "hard cap on the bytes in all paths together")
     min_free: int = _key(4 * GIB, SIZE, "bytes that each filesystem keeps free")
-    io: str = _key(
-        "auto",
-        _words("auto", "direct", "buffered"),
-        "auto: past the page cache if possible; direct: no start without; buffered: through it",
-    )
+    io: str = _key("auto", _words("auto", "direct", "buffered"), "auto: direct where that works")
     threads: int = _key(4, COUNT, "threads that read and write")
     segment: int = _key(256 * MIB, SIZE, "bytes of one segment file")
+    dwpd: float = _key(0.0, NUMBER, "drive writes per day the drives are rated for; 0: no limit")
+    write_amplification: float = _key(1.0, NUMBER, "bytes that drives write for each byte given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +199,7 @@ class Write:
         512 * MIB, SIZE, "bytes that may wait to be written; what is over is not written"
     )
     per_day: int = _key(0, SIZE, "bytes that may be written to disk in 24 hours; 0: no limit")
+    min_chance: float = _key(0.02, NUMBER, "probability of reuse below which disk is not written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +440,9 @@ def _refuse_disk(disk: Disk) -> None:
         raise ConfigError("disk.paths names a directory twice; hint: name each drive once")
     if not 1 <= disk.threads <= 64:
         raise ConfigError(f"disk.threads = {disk.threads} is not 1 to 64; hint: leave it out")
-    if disk.segment < 4 * MIB:
-        raise ConfigError(f"disk.segment = {disk.segment} is less than 4MiB; hint: leave it out")
+    for name, least, text in (("segment", 4 * MIB, "4MiB"), ("write_amplification", 1, "1")):
+        if (given := getattr(disk, name)) < least:
+            raise ConfigError(f"disk.{name} = {given} is less than {text}; hint: leave it out")
     if disk.paths and disk.size < disk.segment * len(disk.paths):
         raise ConfigError(
             f"disk.size = {format_size(disk.size)} is less than one segment of "

@@ -20,6 +20,7 @@ from kvwise.errors import (
     TraceError,
 )
 from tests.fuzz import (
+    budget_target,
     config_target,
     events_target,
     frame_target,
@@ -71,6 +72,7 @@ PARSERS = {
     for parser in (
         Parser("frame", frame_target.open_frame, (FrameError,), frame_target.frames),
         Parser("segment", frame_target.open_segment, (), frame_target.segments),
+        Parser("budget", budget_target.open_budget, (FrameError,), budget_target.budgets),
         Parser("footer", frame_target.open_footer, (FrameError,), frame_target.footers),
         Parser(
             "request",

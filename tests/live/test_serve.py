@@ -126,7 +126,9 @@ def test_the_ready_line_can_be_read(tmp_path: Path) -> None:
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """Whoever does not want to wait for deferred writes need not: a frozen write ends too."""
-    config = settings(tmp_path, disk=True, write_per_day=1)
+    config = settings(tmp_path, disk=True, write_per_day="8MiB")
+    with served(config, tmp_path) as crashed:  # and leaves an empty bucket
+        crashed.send(signal.SIGKILL)
     daemon = spawn(config, tmp_path)
     client = daemon.client()
     client.join(SPACE)

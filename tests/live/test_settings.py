@@ -14,9 +14,11 @@ from kvwise.config import KEYS
 from kvwise.core.keys import ROOT as START
 from kvwise.core.words import Why
 from kvwise.errors import CacheUnavailable, ConfigError
+from kvwise.host import Host
 from kvwise.live import embedded
 from kvwise.live import node as node_module
 from kvwise.live.blocks import get, put
+from kvwise.live.drives import RATED_YEARS, capacity_bytes
 from kvwise.live.messages import Offer, Step, Timing
 from kvwise.live.node import Node
 from kvwise.live.store import Store
@@ -185,6 +187,33 @@ def _write_per_day(folder: Path) -> None:
     with opened(folder, write_per_day="4MiB") as store:
         written = fill(store, 40)
         assert 0 < written * 16384 <= (4 << 20) / 24 + 16384
+
+
+@proof("write.min_chance")
+def _write_min_chance(folder: Path) -> None:
+    for chance, expected in ((0.09, 20), (0.11, 0)):
+        with opened(folder / str(chance), write_min_chance=chance) as store:
+            assert fill(store, 20) == expected
+            refused = store.status()["counters"]["refused"].get("disk|worth", 0)
+            assert refused == 20 - expected
+
+
+@proof("disk.dwpd")
+def _disk_dwpd(folder: Path) -> None:
+    with opened(folder, disk_dwpd=0.5) as store:
+        status = store.status()
+        drives = capacity_bytes([str(folder)], Host())
+        assert status["endurance"]["disk"]["budget_per_day_bytes"] == int(drives * 0.5)
+        assert status["drive_life_years"]["disk"] > RATED_YEARS
+
+
+@proof("disk.write_amplification")
+def _disk_write_amplification(folder: Path) -> None:
+    budgets = []
+    for amplification in (1.0, 4.0):
+        with opened(folder, disk_dwpd=1.0, disk_write_amplification=amplification) as store:
+            budgets.append(store.status()["endurance"]["disk"]["budget_per_day_bytes"])
+    assert budgets[1] == int(budgets[0] / 4)
 
 
 @proof("plan.policy")

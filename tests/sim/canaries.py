@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvwise.core.admit import Budget
 from kvwise.core.blocks import Blocks
 from kvwise.core.brain import Brain
+from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
 from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads
@@ -146,10 +146,10 @@ def second_record_stays(patch: Patch) -> None:
 def budget_ignored(patch: Patch) -> None:
     """Writes are not charged to the drive's budget."""
 
-    def spend(self: Budget, size_bytes: int) -> None:
+    def spend(self: Governor, size_bytes: int) -> None:
         pass
 
-    patch.setattr(Budget, "spend", spend)
+    patch.setattr(Governor, "spend", spend)
 
 
 def drops_come_last(patch: Patch) -> None:

@@ -15,7 +15,7 @@ from tests.sim.canaries import drops_come_last, full_is_forgotten
 def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sixty requests and many faults a few requests and one fault are left, and one rule."""
     full_is_forgotten(monkeypatch)
-    scenario = draw(32)
+    scenario = draw(44)
     first = run(scenario, audit_every=1)
     shrunk = shrink(scenario)
     assert first.failure is not None
@@ -30,7 +30,7 @@ def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_bug_without_faults_needs_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the bug shows by itself, every fault is taken out, and the report shows the command."""
     drops_come_last(monkeypatch)
-    shrunk = shrink(draw(3))
+    shrunk = shrink(draw(30))
     assert shrunk.scenario.plan.upsets == ()
     assert dict(shrunk.scenario.plan.rates) == {}
     lines = tell(shrunk, events=3)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from kvwise.core import columns
 from kvwise.core.index import MANY, NONE, Index
+from kvwise.core.keep import Keep
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.pages import Pages
 from kvwise.core.policies import POLICIES
@@ -64,6 +65,7 @@ class Blocks:
             self.shelves.append(Shelf(spec, policy, stay))
         self.pages = Pages(tiers[DRAM].capacity_bytes // page_bytes)
         self.page_bytes = page_bytes
+        self.keep = Keep(self.pages.count * page_bytes)
         self.pins = 0
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
@@ -143,8 +145,8 @@ class Blocks:
 
     # --- changes ---
 
-    def pass_time(self, now_ns: int) -> None:
-        """Time goes on.
+    def advance(self, now_ns: int) -> None:
+        """Time goes on for what is learned of reuse.
 
         Stamps have 32 bits. When they are used up all are halved: what was used at two neighbouring
         times counts as used at one.
@@ -305,6 +307,8 @@ class Blocks:
         while not evicted and (row := policy.propose()) != NONE:
             if shelf.state[row] != READY or shelf.kids[row]:
                 policy.accept()
+            elif tier == DRAM and self.keep.holds(row):
+                policy.accept()  # `pass_time` will bring it back
             elif index.pins[row] or not self._may_leave(tier, row):
                 policy.set_aside()
             else:
@@ -314,6 +318,18 @@ class Blocks:
                 evicted = True
         policy.restore()
         return evicted
+
+    def pass_time(self, now_ns: int) -> None:
+        """What hints kept so long may leave, and what they ended goes, unless others need it."""
+        shelf, keep, index = self.shelves[DRAM], self.keep, self.index
+        for row in keep.let_go(now_ns):
+            if shelf.state[row] == READY and not shelf.kids[row]:
+                shelf.policy.add(row)
+        for row in reversed(keep.ended(now_ns)):
+            if index.pins[row]:
+                keep.end([row], now_ns + 1)
+            elif not index.has_children(row) and not keep.holds(row):
+                self.drop(row, Why.EXPIRED)
 
     def cancel(self, tier: int, row: int, why: Why) -> None:
         """A copy under way (STORING or MOVING) never came to be; nobody reads or writes it now."""
@@ -388,6 +404,7 @@ class Blocks:
             if shelf.state[row]:
                 return
         self.reuse.gone(row)
+        self.keep.forget(row)
         self.index.remove(row)
         if parent in self._doomed:
             self._finish_doomed(parent)
@@ -437,6 +454,7 @@ class Blocks:
     def _remove(self, row: int, why: Why) -> None:
         """Clear every copy of a block without pins and children, and its row."""
         self._doomed.discard(row)
+        self.keep.forget(row)
         for tier, shelf in enumerate(self.shelves):
             if shelf.state[row] != State.ABSENT:
                 self._clear(tier, row, why)
@@ -458,6 +476,7 @@ class Blocks:
             AssertionError: one is broken.
         """
         self.index.check()
+        self.keep.check()
         held = 0
         assert self._doomed == {
             row

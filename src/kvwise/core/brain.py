@@ -20,6 +20,8 @@ from kvwise.core.shelf import State
 from kvwise.core.stores import Stores
 from kvwise.core.words import (
     Asked,
+    Balance,
+    Budgeted,
     Cleared,
     Command,
     Decision,
@@ -65,9 +67,11 @@ class Brain:
         """
         world = self._world
         world.now_ns = max(world.now_ns, event.now_ns)
+        world.blocks.advance(world.now_ns)
         match event:
             case Asked():
                 self._loads.asked(event)
+                self._stores.asked(event)
             case Wanted():
                 self._loads.wanted(event)
             case Offered():
@@ -75,11 +79,12 @@ class Brain:
             case Filled():
                 self._stores.filled(event)
             case Released():
-                self._stores.consider(self._loads.released(event))
+                self._stores.used(self._loads.released(event))
             case Done() | Failed():
                 self._finish(event)
             case Tick():
                 self._loads.expire()
+                self._stores.pass_time()
             case Observed():
                 self._observe(event)
             case _:
@@ -90,18 +95,22 @@ class Brain:
 
     def _housekeep(self, event: Event) -> None:
         """The rare events."""
+        world = self._world
         match event:
             case Joined():
-                self._world.join(event.namespace)
+                world.join(event.namespace)
                 self._clients.add(event.client)
             case Left():
                 self._clients.discard(event.client)
                 self._loads.left(event.client)
                 self._stores.left(event.client)
             case Space():
-                self._world.blocks.shelves[event.tier].free_hint_bytes = event.free_bytes
+                world.blocks.shelves[event.tier].free_hint_bytes = event.free_bytes
             case Recovered():
                 self._recovery.recovered(event)
+            case Budgeted():
+                governor = self._stores.governors[event.tier]
+                governor.restore(world.now_ns, event.balance, event.away_s)
             case Cleared():
                 self._clear(event.space)
             case _:
@@ -173,6 +182,7 @@ class Brain:
                 "failures": dict(tally.failures),
                 "dropped": dict(world.blocks.dropped),
                 "leases_expired": tally.leases_expired,
+                "hints_refused": world.blocks.keep.refused,
             },
             "levels": {
                 "blocks": world.blocks.index.rows,
@@ -182,8 +192,20 @@ class Brain:
                 "leases": {"load": len(self._loads.leases), "store": len(self._stores.leases)},
                 "jobs": {"load": len(self._loads.jobs), "store": len(self._stores.jobs)},
                 "pins": world.blocks.pins,
+                "hint_pinned_bytes": world.blocks.keep.kept_bytes,
                 "pages_free": world.blocks.pages.free_count,
                 "tiers": self._tiers(),
+            },
+            "endurance": {
+                self._world.name(tier): {
+                    "written_bytes": governor.written_bytes,
+                    "written_per_day_bytes": governor.recent_per_day(),
+                    "mean_per_day_bytes": governor.mean_per_day(),
+                    "budget_per_day_bytes": governor.per_day,
+                    "budget_left_bytes": governor.level_bytes,
+                    "price_s_per_byte": governor.price,
+                }
+                for tier, governor in self._stores.governors.items()
             },
             "costs": self._costs(),
             "estimates": {
@@ -191,6 +213,10 @@ class Brain:
                 for tier, one in self.calibration().items()
             },
         }
+
+    def balances(self) -> dict[int, Balance]:
+        """What the write budget of each tier should remember over a restart."""
+        return {tier: one.balance() for tier, one in self._stores.governors.items()}
 
     def _tiers(self) -> dict[str, dict[str, int]]:
         tiers = {}

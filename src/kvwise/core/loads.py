@@ -102,7 +102,7 @@ class Loads:
         space, layout = world.joined(event.space)
         asked_before = (event.client, event.request) in self.records
         self._end_of(event.client, event.request)
-        found = self._find(event, layout)
+        found = self._find(event, space.number, layout)
         cut = self._cut(event, space, layout, found)
         lease = self._lease(event, space, found, cut, layout)
         decision = self._decide(event, space, layout, (found, cut))
@@ -134,18 +134,22 @@ class Loads:
         if record is not None:
             self._world.out.append(Judged(client, record))
 
-    def _find(self, event: Asked, layout: Layout) -> Match:
+    def _find(self, event: Asked, space: int, layout: Layout) -> Match:
         """The readable rows after the device's own, and how far the cache knows the prompt."""
         index, blocks = self._world.blocks.index, self._world.blocks
         chunk = layout.chunk_tokens
-        last = min(len(event.keys) // KEY_BYTES, (event.total_tokens - 1) // chunk)
-        first = event.local_tokens // chunk
-        length = index.length(event.keys, last)
-        if not length:
+        first, last = event.local_tokens // chunk, (event.total_tokens - 1) // chunk
+        length = index.length(event.keys, len(event.keys) // KEY_BYTES)
+        rows = index.chain(event.keys[: length * KEY_BYTES]) if length else array("I")
+        rows = rows[len(rows) - length :]
+        stamp = blocks.reuse.meet(
+            (event.client, event.request), space, event.keys, rows, event.total_tokens
+        )
+        if stamp:
+            blocks.touch(rows, stamp)
+        rows = rows[first:last]
+        if not rows:
             return Match(match_tokens=event.local_tokens)
-        rows = index.chain(event.keys[: length * KEY_BYTES])
-        blocks.touch(rows)
-        rows = rows[max(0, len(rows) - length + first) :]
         tiers = blocks.tiers_of(rows)  # a doomed block has no copy that can be read
         matched = max(event.local_tokens, (first + len(tiers)) * chunk)
         storing = 0

@@ -7,24 +7,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvwise.core.admit import Admit, Budget, Reject, admit_prompt
+from kvwise.core.admit import Admit, Reject, admit_prompt
+from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
+    Asked,
     Done,
     Ended,
     Failed,
     Filled,
     Granted,
+    Hints,
     Item,
     Offered,
     Store,
     Why,
 )
-from kvwise.core.world import LEASES_MAX, Space, World
+from kvwise.core.world import LEASES_MAX, RECORDS_MAX, Space, World
+from kvwise.core.worth import Worth
 from kvwise.errors import BugError, FailureKind
 
 JOBS_MAX = 2
@@ -43,22 +47,39 @@ class StoreLease:
     client: int
     space: Space
     rows: array[int]
+    request: str
+    hints: Hints
 
 
 @dataclass(slots=True)
 class _Grant:
-    """What is granted of an offer: places among its keys, rows and pages; and why not the rest."""
+    """What is granted of an offer: places among its keys, rows and pages; and why not the rest.
+
+    Attributes:
+        present: rows that were there before.
+        refused: whether any was refused.
+    """
 
     chunks: list[int] = field(default_factory=list)
     rows: array[int] = field(default_factory=lambda: array("I"))
     pages: list[int] = field(default_factory=list)
     reasons: Counter[Why] = field(default_factory=Counter)
+    present: list[int] = field(default_factory=list)
+    refused: bool = False
 
     def add(self, chunk: int, rows: array[int], pages: tuple[int, ...]) -> None:
         """Neighbouring chunks, from this one on, got pages."""
         self.chunks.extend(range(chunk, chunk + len(rows)))
         self.rows.extend(rows)
         self.pages.extend(pages)
+
+    def refuse(self, why: Why, count: int) -> None:
+        """So many more chunks are refused: the very first for a reason, the others with it."""
+        first = not self.refused
+        self.refused = True
+        if first:
+            self.reasons[why] += 1
+        self.reasons[Why.NO_PARENT] += count - first
 
 
 @dataclass(slots=True)
@@ -82,7 +103,9 @@ class Stores:
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
         self.queues = {tier: DeferredWrites(world.config.queue_bytes) for tier in lower}
-        self._budgets = {tier: Budget(world.config.write_bytes_per_day) for tier in lower}
+        self.governors = {tier: Governor(world.config.write_bytes_per_day) for tier in lower}
+        self._worth = Worth(world)
+        self._declined: dict[tuple[int, int, str], None] = {}
 
     # --- from the device into the arena ---
 
@@ -96,18 +119,19 @@ class Stores:
             raise BugError(f"{len(event.keys)} bytes are no keys of {KEY_BYTES} bytes each")
         world = self._world
         space, _ = world.joined(event.space)
-        verdict = admit_prompt(
-            event.total_tokens, world.config.tokens_min, no_store=event.hints.no_store
-        )
+        verdict = admit_prompt(event.total_tokens, world.config.tokens_min, event.hints)
         granted = _Grant()
         if isinstance(verdict, Reject):
             granted.reasons[verdict.why] += len(event.keys) // KEY_BYTES
         else:
             self._take_in(event, space, granted)
+            self._hint(granted.present, event.hints, space)
         number = 0
         if granted.rows:
             number = world.number()
-            self.leases[number] = StoreLease(number, event.client, space, granted.rows)
+            self.leases[number] = StoreLease(
+                number, event.client, space, granted.rows, event.request, event.hints
+            )
         for why, count in granted.reasons.items():
             world.tally.refused[f"dram|{why.value}"] += count
         chunks, pages = tuple(granted.chunks), tuple(granted.pages)
@@ -115,26 +139,35 @@ class Stores:
 
     def _take_in(self, event: Offered, space: Space, granted: _Grant) -> None:
         """Take in new chunks until one may not enter; then nor may those after it."""
-        index, reasons = self._world.blocks.index, granted.reasons
-        parent = index.find(event.parent) if event.parent != ROOT else NONE
+        blocks, keys = self._world.blocks, event.keys
+        parent = blocks.index.find(event.parent) if event.parent != ROOT else NONE
         refusal = self._refuse(parent, event.parent)
-        place, count = 0, len(event.keys) // KEY_BYTES
-        while refusal is None and place < count:
-            at = place * KEY_BYTES
-            row = index.find(event.keys[at : at + KEY_BYTES])
-            if row == NONE:
-                rows, pages, refusal = self._admit(event.keys[at:], parent, space)
-                granted.add(place, rows, pages)
-                place += len(rows)
-                parent = rows[-1] if rows else parent
-            elif self._world.blocks.is_doomed(row):
-                refusal = Why.BUSY
-            else:
-                reasons[Why.PRESENT] += 1
-                parent, place = row, place + 1
-        if refusal is not None and place < count:
-            reasons[refusal] += 1
-            reasons[Why.NO_PARENT] += count - place - 1
+        who, place = (event.client, event.request), 0
+        for count, stamp in blocks.reuse.parts(who, space.number, keys, event.total_tokens):
+            end = place + count
+            while refusal is None and place < end:
+                at = place * KEY_BYTES
+                row = blocks.index.find(keys[at : at + KEY_BYTES])
+                if row == NONE:
+                    if not self._worth.may_enter(stamp, event.hints):
+                        refusal = Why.WORTH
+                        break
+                    rows, pages, refusal = self._admit(
+                        keys[at : end * KEY_BYTES], parent, space, stamp
+                    )
+                    granted.add(place, rows, pages)
+                    place += len(rows)
+                    parent = rows[-1] if rows else parent
+                elif blocks.is_doomed(row):
+                    refusal = Why.BUSY
+                else:
+                    granted.reasons[Why.PRESENT] += 1
+                    granted.present.append(row)
+                    parent, place = row, place + 1
+            if refusal is not None and place < end:
+                granted.refuse(refusal, end - place)
+                blocks.reuse.refused(keys[place * KEY_BYTES : end * KEY_BYTES], stamp)
+            place = end
 
     def _refuse(self, parent: int, named: bytes) -> Why | None:
         """Why no chunk may enter below a parent, or None; `named` is the parent's key."""
@@ -145,11 +178,11 @@ class Stores:
         return Why.BUSY if self._world.blocks.is_doomed(parent) else None
 
     def _admit(
-        self, keys: bytes, parent: int, space: Space
+        self, keys: bytes, parent: int, space: Space, stamp: int
     ) -> tuple[array[int], tuple[int, ...], Why | None]:
         """Rows and pages for new blocks up to one that is known, and why for none further."""
         blocks = self._world.blocks
-        rows = blocks.add_chain(keys, parent, space.number)
+        rows = blocks.add_chain(keys, parent, space.number, stamp)
         count = len(rows)
         if parent != NONE:
             blocks.pin(parent)
@@ -178,23 +211,129 @@ class Stores:
         kept = [row for row in whole if not blocks.is_doomed(row)]
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
-        self.consider(kept)
+        if kept:
+            self._hint_new(kept, lease)
+            self._consider(kept, lease.hints, (lease.client, lease.request))
 
     def left(self, client: int) -> None:
         """A client is gone: what it had not finished writing goes too."""
         for lease in [x for x in self.leases.values() if x.client == client]:
             self._close(lease, 0)
 
+    # --- hints ---
+
+    def asked(self, event: Asked) -> None:
+        """What a request is about to use is kept or spared, if hints are about."""
+        hints, blocks = event.hints, self._world.blocks
+        if not hints.pin_s and not blocks.keep.has_ending:
+            return
+        length = blocks.index.length(event.keys, len(event.keys) // KEY_BYTES)
+        if length:
+            space, _ = self._world.joined(event.space)
+            self._hint([*blocks.index.chain(event.keys[: length * KEY_BYTES])], hints, space)
+
+    def _hint(self, rows: list[int], hints: Hints, space: Space) -> None:
+        """Blocks that are there are used by a request with these hints."""
+        keep, now_ns = self._world.blocks.keep, self._world.now_ns
+        if keep.has_ending and not hints.no_reuse:
+            if hints.ttl_s:
+                keep.extend(rows, now_ns + int(hints.ttl_s * 1e9))
+            else:
+                keep.spare(rows)
+        if hints.pin_s and not hints.no_reuse:
+            size_bytes = self._world.stored_bytes(DRAM, space.raw_bytes)
+            keep.hold(rows, size_bytes, now_ns + int(hints.pin_s * 1e9))
+
+    def _hint_new(self, rows: list[int], lease: StoreLease) -> None:
+        """Blocks of a request with hints came to be; keeping them keeps what is above them."""
+        blocks, hints = self._world.blocks, lease.hints
+        if hints.ttl_s:
+            blocks.keep.end(rows, self._world.now_ns + int(hints.ttl_s * 1e9))
+        if hints.pin_s:
+            chain = [*blocks.index.chain(blocks.index.key(rows[-1]))]
+            size_bytes = self._world.stored_bytes(DRAM, lease.space.raw_bytes)
+            until_ns = self._world.now_ns + int(hints.pin_s * 1e9)
+            blocks.keep.hold(chain, size_bytes, until_ns)
+
+    def pass_time(self) -> None:
+        """Hints end, and budgets fill."""
+        for governor in self.governors.values():
+            governor.pass_time(self._world.now_ns)
+        self._world.blocks.pass_time(self._world.now_ns)
+
     # --- down the tiers ---
 
-    def consider(self, rows: Sequence[int]) -> None:
-        """Queue blocks in the arena for every lower tier that lacks them."""
-        world = self._world
+    def used(self, rows: Sequence[int]) -> None:
+        """Blocks were used again: those that a lower tier lacks may be worth it now."""
+        if rows:
+            self._consider(rows, Hints(), None)
+
+    def _consider(self, rows: Sequence[int], hints: Hints, request: tuple[int, str] | None) -> None:
+        """Queue blocks of a chain in the arena for every lower tier that lacks them, if worth it.
+
+        Below a part of a chain that was declined a request's later parts are declined unseen.
+        """
+        key = self._world.blocks.index.key
         for tier, queue in self.queues.items():
-            for row in world.blocks.absent_from(tier, rows):
-                raw_bytes = world.spaces[world.blocks.index.space[row]].raw_bytes
-                if not queue.push(world.blocks.index.key(row), raw_bytes):
-                    world.tally.refused[f"{world.name(tier)}|{Why.FULL.value}"] += 1
+            absent = [*self._world.blocks.absent_from(tier, rows)]
+            if queue:
+                absent = [row for row in absent if key(row) not in queue]
+            if not absent:
+                continue
+            mark = (tier, *request) if request is not None else None
+            above = self._above(tier, absent[0])
+            if above is None or (above and mark in self._declined):
+                self._refuse_write(tier, Why.NO_PARENT, len(absent))
+            elif not self._weigh(tier, above + absent, hints) and mark is not None:
+                self._declined[mark] = None
+                if len(self._declined) > RECORDS_MAX:
+                    del self._declined[next(iter(self._declined))]
+
+    def _above(self, tier: int, row: int) -> list[int] | None:
+        """The ancestors that have to be written first, from the root down; None if one cannot."""
+        blocks, queue, found = self._world.blocks, self.queues[tier], list[int]()
+        here, arena = blocks.shelves[tier].state, blocks.shelves[DRAM].state
+        row = blocks.index.parent[row]
+        while row != NONE and here[row] == State.ABSENT and blocks.index.key(row) not in queue:
+            if arena[row] != State.READY:
+                return None
+            found.append(row)
+            row = blocks.index.parent[row]
+        found.reverse()
+        return found
+
+    def _weigh(self, tier: int, rows: list[int], hints: Hints) -> bool:
+        """Queue as much of a chain as is worth its bytes; whether that was all of it."""
+        world, governor = self._world, self.governors[tier]
+        stay_ns = governor.stay_ns(world.config.tiers[tier].capacity_bytes)
+        bundles, unlikely = self._worth.bundles(tier, rows, hints, stay_ns)
+        left = len(rows) - unlikely
+        for bundle in bundles:
+            count, why = len(bundle.rows), Why.WORTH
+            passed = 0
+            if bundle.value_s > 0:
+                each_bytes, why = bundle.size_bytes // count, Why.BUDGET
+                passed = governor.offer(world.now_ns, bundle.value_s, each_bytes, count)
+            self._push(tier, bundle.rows[:passed])
+            left -= passed
+            if passed < count:
+                self._refuse_write(tier, why, left)
+                break
+        self._refuse_write(tier, Why.WORTH, unlikely)
+        return not left and not unlikely
+
+    def _push(self, tier: int, rows: Sequence[int]) -> None:
+        """Queue blocks for a tier."""
+        index, queue = self._world.blocks.index, self.queues[tier]
+        for row in rows:
+            raw_bytes = self._world.spaces[index.space[row]].raw_bytes
+            if not queue.push(index.key(row), raw_bytes):
+                self._refuse_write(tier, Why.FULL, 1)
+
+    def _refuse_write(self, tier: int, why: Why, count: int) -> None:
+        """Count blocks that are not written to a tier."""
+        if count:
+            self._world.tally.refused[f"{self._world.name(tier)}|{why.value}"] += count
 
     def drain(self) -> None:
         """Start deferred writes while nothing is being read; reads go before writes."""
@@ -219,7 +358,7 @@ class Stores:
             if space is not None and here is not space:
                 break
             need_bytes = world.stored_bytes(tier, here.raw_bytes)
-            if not isinstance(self._budgets[tier].ask(world.now_ns, need_bytes), Admit):
+            if not isinstance(self.governors[tier].ask(world.now_ns, need_bytes), Admit):
                 break
             queue.pop()
             refusal = self._place(tier, row, need_bytes)
@@ -251,7 +390,7 @@ class Stores:
             return Why.NO_ROOM
         blocks.enter(tier, row, "store", need_bytes)
         blocks.pin(row)
-        self._budgets[tier].spend(need_bytes)
+        self.governors[tier].spend(need_bytes)
         return None
 
     def _write(self, tier: int, space: Space, rows: list[int]) -> None:
@@ -277,6 +416,7 @@ class Stores:
         world.blocks.resize(job.tier, row, event.stored_bytes)
         world.blocks.finish(job.tier, row, location=event.location)
         world.tally.written_bytes[world.name(job.tier)] += event.stored_bytes
+        self.governors[job.tier].wrote(event.stored_bytes)
         self._ended(job, event.item)
 
     def failed(self, job: StoreJob, event: Failed) -> None:

@@ -10,12 +10,16 @@ from array import array
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kvwise.core.hazards import BUCKETS, EDGES, Hazards, bucket_of
+from kvwise.core.hazards import BUCKETS, EDGES, FIRST_S, Hazards, bucket_of
 
 USES_MAX = 1 << 17
 """Uses that are remembered; of blocks that were used longer ago only their order is known."""
 
-STAMP_MAX = (1 << 32) - 1
+STAMP_MAX = (1 << 32) - (1 << 28)
+"""Stamps have 32 bits; this leaves room for what one event may need."""
+
+_SORT_S = FIRST_S / 4
+"""How often uses are sorted into buckets, at most."""
 
 
 class Way(IntEnum):
@@ -57,6 +61,7 @@ class Uses:
         self.last = 0
         self._first = 1
         self._since_s = 0.0
+        self._sorted_s = 0.0
         self._when = array("d")
         self._class: list[Hazards] = []
         self._way = array("B")
@@ -68,7 +73,7 @@ class Uses:
     @property
     def is_full(self) -> bool:
         """Whether the clock has to be set back before the next use."""
-        return self.last >= STAMP_MAX - 1
+        return self.last >= STAMP_MAX
 
     def begin(self, use: Use) -> int:
         """Somebody uses blocks now; the stamp they get."""
@@ -160,6 +165,9 @@ class Uses:
     def pass_time(self, now_s: float) -> None:
         """Time goes on: uses come into later buckets."""
         self.now_s = max(self.now_s, now_s)
+        if self.now_s < self._sorted_s + _SORT_S:
+            return
+        self._sorted_s = self.now_s
         oldest = max(self._first, self.last - USES_MAX + 1)
         when, live, classes, edges = self._when, self._live, self._class, self._edges
         for bucket, edge_s in enumerate(EDGES, 1):

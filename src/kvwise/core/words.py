@@ -51,6 +51,7 @@ class Why(Enum):
     NO_PARENT = "no_parent"
     BUSY = "busy"
     BUDGET = "budget"
+    WORTH = "worth"
     FULL = "full"
     DISABLED = "disabled"
     ADMITTED = "admitted"
@@ -58,6 +59,7 @@ class Why(Enum):
     CORRUPT = "corrupt"
     FAILED = "failed"
     CLEARED = "cleared"
+    EXPIRED = "expired"
     ORPHANED = "orphaned"
 
 
@@ -107,10 +109,42 @@ class TierSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the caller knows about a request. Absent knowledge is the default."""
+    """What the caller knows about a request. Absent knowledge is the default.
+
+    Attributes:
+        no_store: keep nothing of it.
+        no_load: compute all of it.
+        no_reuse: nobody will ask for this again; what is there may be used.
+        pin_s: keep its blocks in the arena for so long; 0 is no wish.
+        ttl_s: its new blocks are worthless after so long; 0 is never.
+        priority: from -1 to 1, how much more than others it matters.
+    """
 
     no_store: bool = False
     no_load: bool = False
+    no_reuse: bool = False
+    pin_s: float = 0.0
+    ttl_s: float = 0.0
+    priority: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What the write budget of a tier must remember from one life to the next, see `govern`.
+
+    Attributes:
+        level_bytes: what may be written at once.
+        written_bytes: in all lives.
+        recent_bytes: over the last day, as it is remembered.
+        span_s: how much of a day is remembered.
+        offered_bytes: (class of worth, bytes offered in it over the last day).
+    """
+
+    level_bytes: float = 0.0
+    written_bytes: int = 0
+    recent_bytes: float = 0.0
+    span_s: float = 0.0
+    offered_bytes: tuple[tuple[int, float], ...] = ()
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -317,9 +351,23 @@ class Tick:
     now_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """What an earlier life left of a tier's write budget; comes before anything is written.
+
+    Attributes:
+        away_s: time between the lives, as far as it is known.
+    """
+
+    now_ns: int
+    tier: int
+    balance: Balance
+    away_s: float = 0.0
+
+
 Event = (
     Joined | Left | Asked | Wanted | Offered | Filled | Released | Observed | Done | Failed
-    | Recovered | Space | Cleared | Tick
+    | Recovered | Space | Cleared | Tick | Budgeted
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class BrainConfig:
         tokens_min: shorter prompts are neither stored nor loaded.
         queue_bytes: bound of the deferred writes.
         write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
+        chance_min: what is used again with a smaller probability is not written below the arena.
         eviction: name of the eviction policy.
     """
 
@@ -44,6 +45,7 @@ class BrainConfig:
     tokens_min: int = 0
     queue_bytes: int = 256 * 1024 * 1024
     write_bytes_per_day: int = 0
+    chance_min: float = 0.02
     eviction: str = "lru"
 
 

@@ -1,4 +1,4 @@
-"""The clock: the one place that reads it for decisions. It never sleeps and knows no dates."""
+"""The clock: the one place that reads it for decisions. It never sleeps."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def seconds_until(deadline_ns: int) -> float:
 def deadline_after(seconds: float) -> int:
     """The moment `seconds` from now."""
     return now_ns() + int(seconds * NS_PER_S)
+
+
+def unix_ns() -> int:
+    """Nanoseconds since 1970 as this machine believes; it may jump, so it orders nothing.
+
+    Only for how long the store was away between two lives.
+    """
+    return time.time_ns()

@@ -18,12 +18,15 @@ from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.config import Config
 from kvwise.core.brain import Brain
+from kvwise.core.govern import life_years
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
 from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.host import check_host
+from kvwise.live.budget import Keeper
 from kvwise.live.clock import now_ns
 from kvwise.live.decisions import DecisionLog
+from kvwise.live.drives import daily_bytes, rated_bytes
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
@@ -67,6 +70,8 @@ class Node:
         check_host(config)
         self.epoch = secrets.randbits(30) + 1
         self._started_ns = now_ns()
+        self._rated_bytes = rated_bytes(config)
+        self._amplification = config.disk.write_amplification
         self._lock = threading.Lock()
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
@@ -91,9 +96,12 @@ class Node:
                 _open_decisions(config),
             )
             self.pump = Pump(brain, plant)
+            keepers = {DISK: Keeper(Path(config.disk.paths[0]), DISK)} if self._tiers else {}
+            for keeper in keepers.values():
+                undo.callback(keeper.close)
             undo.callback(self.pump.close, CLOSE_S)
             for number, tier in self._tiers.items():
-                self._recover(number, tier)
+                self._recover(number, tier, keepers[number])
             self.pump.start()
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
@@ -178,17 +186,29 @@ class Node:
                 "resident_bytes": self.arena.resident_bytes,
             },
             "down": {tier.name: list(tier.down) for tier in self._tiers.values()},
+            "drive_life_years": self._lives(snapshot["endurance"]),
             "event_log": self._log is not None and self._log.is_open,
         }
 
-    def _recover(self, number: int, tier: Tier) -> None:
-        """Tell the brain what a tier found, then that this was all."""
+    def _lives(self, endurance: dict[str, Any]) -> dict[str, float]:
+        """Years that the drives of a tier last at the pace of the last day, if rated at all."""
+        if not self._rated_bytes:
+            return {}
+        return {
+            name: life_years(self._rated_bytes, each["written_per_day_bytes"], self._amplification)
+            for name, each in endurance.items()
+        }
+
+    def _recover(self, number: int, tier: Tier, keeper: Keeper) -> None:
+        """Tell the brain what a tier found, that this was all, and what its budget has left."""
         count = 0
         for found in tier.scan():
             self._found_bytes.setdefault(found.space, found.raw_bytes)
             self._tell(number, found)
             count += len(found.locations) // 8
         self.pump.handle([Recovered(now_ns(), number, b"", b"", b"", b"", b"", 0)])
+        self.pump.handle(keeper.begin(fresh=not count))
+        keeper.start(lambda: self.pump.query(Brain.balances)[number])
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
@@ -300,6 +320,7 @@ def _brain_config(config: Config, arena: Arena) -> BrainConfig:
         lease_ttl_ns=LEASE_TTL_NS,
         tokens_min=config.write.min_tokens,
         queue_bytes=config.write.queue,
-        write_bytes_per_day=config.write.per_day,
+        write_bytes_per_day=daily_bytes(config),
+        chance_min=config.write.min_chance,
         eviction=config.evict.policy,
     )

@@ -33,6 +33,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "failures": ("Objects that could not be read or written, by kind.", ("tier", "kind")),
     "dropped": ("Objects that left a tier, by why.", ("tier", "why")),
     "leases_expired": ("Load leases that nobody released in time.", ()),
+    "hints_refused": ("Hints to keep blocks that were not followed: too many are kept.", ()),
 }
 """Counters of the brain's snapshot: what they mean, and the labels that their keys hold."""
 
@@ -43,6 +44,14 @@ _TIER_LEVELS = {
     "queued_objects": "Objects that wait to be written to the tier.",
     "queued_bytes": "Bytes that wait to be written to the tier.",
 }
+
+_ENDURANCE = {
+    "written_per_day_bytes": "Bytes written to the tier per day, as the last day went.",
+    "budget_per_day_bytes": "Bytes that may be written to the tier in a day; 0 is no limit.",
+    "budget_left_bytes": "Bytes that may be written to the tier at once.",
+    "price_s_per_byte": "Seconds that a byte must save to be written to the tier.",
+}
+"""Levels of each tier that wears, by their names in the snapshot."""
 
 
 class Latencies:
@@ -87,6 +96,7 @@ class SnapshotCollector(Collector):
         snapshot = self._snapshot()
         yield from _counters(snapshot["counters"])
         yield from _levels(snapshot["levels"])
+        yield from _endurance(snapshot["endurance"], snapshot["drive_life_years"])
         yield from _costs(snapshot["costs"])
         yield from _estimates(snapshot["estimates"])
         down = GaugeMetricFamily(
@@ -117,6 +127,7 @@ def _levels(levels: Mapping[str, Any]) -> Iterator[Metric]:
         ("clients", "Engines attached."),
         ("pins", "Holds on objects by leases and jobs; 0 when nothing is under way."),
         ("pages_free", "Arena pages that hold nothing."),
+        ("hint_pinned_bytes", "Bytes of the arena that are kept because callers asked for it."),
     ):
         yield GaugeMetricFamily(f"kvwise_{name}", text, value=levels[name])
     for name, text in (("leases", "Leases under way."), ("jobs", "Jobs under way.")):
@@ -129,6 +140,31 @@ def _levels(levels: Mapping[str, Any]) -> Iterator[Metric]:
         for tier, values in levels["tiers"].items():
             gauge.add_metric((tier,), values[name])
         yield gauge
+
+
+def _endurance(tiers: Mapping[str, Any], lives: Mapping[str, float]) -> Iterator[Metric]:
+    """Budgets of the tiers that wear, and how long they last."""
+    written = CounterMetricFamily(
+        "kvwise_lifetime_written_bytes",
+        "Bytes written in all lives of the store.",
+        labels=("tier",),
+    )
+    for tier, values in tiers.items():
+        written.add_metric((tier,), values["written_bytes"])
+    yield written
+    for name, text in _ENDURANCE.items():
+        gauge = GaugeMetricFamily(f"kvwise_{name}", text, labels=("tier",))
+        for tier, values in tiers.items():
+            gauge.add_metric((tier,), values[name])
+        yield gauge
+    life = GaugeMetricFamily(
+        "kvwise_drive_life_years",
+        "Years that the drives last at the pace of the last day, where disk.dwpd is set.",
+        labels=("tier",),
+    )
+    for tier, years in lives.items():
+        life.add_metric((tier,), years)
+    yield life
 
 
 def _costs(costs: Mapping[str, Any]) -> Iterator[Metric]:

@@ -11,13 +11,14 @@ import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kvwise.core.admit import DAY_NS
 from kvwise.core.explore import REQUESTS_MIN
+from kvwise.core.govern import BURST_DAYS, DAY_NS, FIRST_DAYS
 from kvwise.core.keys import split_keys
 from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
     Asked,
+    Budgeted,
     Command,
     Done,
     Drop,
@@ -66,7 +67,8 @@ class Ledger:
         self.recovering: dict[tuple[int, int], tuple[bytes, int]] = {}
         self.tallies = Tallies()
         self._full: set[int] = set()
-        self._budgets: dict[int, tuple[int, int]] = {}
+        self._budgets: dict[int, tuple[int, float]] = {}
+        self._first_ns = -1
         self._now_ns = 0
         self._layouts = layouts
         self._owner: dict[int, bytes] = {}
@@ -78,6 +80,8 @@ class Ledger:
             RuleBroken: that cannot be right.
         """
         self._now_ns = max(self._now_ns, event.now_ns)
+        if self._first_ns < 0:
+            self._first_ns = self._now_ns
         self._hear(event, commands)
         for command in commands:
             if isinstance(command, Ended):
@@ -113,6 +117,8 @@ class Ledger:
                     self.tallies.released(event, self._tokens(promise), wanted=promise.wanted)
             case Space():
                 self._full.discard(event.tier)
+            case Budgeted():
+                self._budgets[event.tier] = self._now_ns, event.balance.level_bytes
             case Recovered() if event.keys:
                 keys = split_keys(event.keys)
                 locations = struct.unpack(f"<{len(keys)}Q", event.locations)
@@ -398,15 +404,16 @@ class Ledger:
         self._job(command)
 
     def _spend(self, tier: int, size_bytes: int) -> None:
-        """Writes keep to the budget: at most an hour's worth at once, and one object on credit."""
+        """Writes keep to the budget: what was there, what came since, and one object on credit."""
         per_day = self.config.write_bytes_per_day
         if per_day:
-            first_ns, spent_bytes = self._budgets.get(tier, (self._now_ns, 0))
-            spent_bytes += size_bytes
-            self._budgets[tier] = first_ns, spent_bytes
-            earned_bytes = (self._now_ns - first_ns) * per_day / DAY_NS + per_day / 24
-            thrifty = spent_bytes <= earned_bytes + size_bytes
-            require("writes keep to the budget", (tier, spent_bytes, earned_bytes), held=thrifty)
+            first = self._first_ns, per_day * FIRST_DAYS
+            since_ns, left_bytes = self._budgets.get(tier, first)
+            left_bytes += (self._now_ns - since_ns) * per_day / DAY_NS
+            left_bytes = min(left_bytes, per_day * BURST_DAYS)
+            self._budgets[tier] = self._now_ns, left_bytes - size_bytes
+            thrifty = left_bytes >= 0
+            require("writes keep to the budget", (tier, size_bytes, left_bytes), held=thrifty)
 
     def _parent(self, key: bytes, parent: bytes) -> None:
         same = self.parents.get(key) == parent

@@ -18,6 +18,8 @@ from kvwise.core.brain import Brain
 from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
+    Balance,
+    Budgeted,
     Cleared,
     Command,
     Drop,
@@ -105,6 +107,7 @@ class Node:
         self._encode = msgspec.msgpack.Encoder().encode
         self._clients = 0
         self._ticks = 0
+        self._balances: dict[int, Balance] = {}
         self._start()
         hall.timeline.after(TICK_NS, self._tick)
 
@@ -131,6 +134,9 @@ class Node:
             number: Drive(number, spec, self.media[number], yard)
             for number, spec in enumerate(self._drive_specs, 1)
         }
+        for number, balance in self._balances.items():
+            spent = replace(balance, level_bytes=0.0)  # nobody knows what was written at the end
+            self.handle(Budgeted(self.clock_ns(), number, spent))
         self._recover()
         self.is_up = True
 
@@ -139,6 +145,7 @@ class Node:
         if not self.is_up:
             return
         self.is_up = False
+        self._balances = self.brain.balances()
         dice = self._hall.dice.named("crash", self.generation)
         for drive in self.drives.values():
             drive.crash(dice)

@@ -1,0 +1,248 @@
+"""Govern: how many bytes a tier may be written, and which are worth it. Pure; it writes nothing.
+
+A drive wears by the byte, so a tier has a budget of bytes per day. Two things keep it. A token
+bucket says *when*: what it lacks waits. A price says *which*: of what was offered during the last
+day, only the best share that the budget can pay for is let through, so that the budget goes to the
+most valuable blocks and not to the first that come.
+
+The price needs no model of the workload. Offers are counted by worth, in seconds saved per byte,
+and forgotten over a day; the price is where the best of them fill the budget. While writes run
+ahead, the bucket is low and less is let through; while they fall behind, more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from kvwise.core.admit import Admit, Throttle, Verdict
+from kvwise.core.words import Balance
+
+DAY_S = 86_400
+DAY_NS = DAY_S * 1_000_000_000
+BURST_DAYS = 0.5
+"""What the bucket holds: enough to save the quiet half of a day for the busy half. A drive wears
+over years, so what counts is that nothing is ever written that was not earned before."""
+
+FIRST_DAYS = 1 / 24
+"""What a bucket without a past begins with."""
+
+MEMORY_S = float(DAY_S)
+MEMORY_S_MIN = 3600.0
+"""What came in the first minutes is believed to have come over so long: one burst is no rate."""
+
+STEP_NS = 1_000_000_000
+"""Prices are set and memories age in steps of this, at least."""
+
+STEER = 2.0
+"""A full or empty bucket lets e**(STEER / 2) times more or less through than the budget's rate."""
+
+STAY_S_MAX = 30.0 * DAY_S
+LIFE_YEARS_MAX = 1000.0
+YEAR_DAYS = 365.25
+_STEPS = 4
+_EXPONENT_MIN, _EXPONENT_MAX = -56, 8
+_CLASSES = (_EXPONENT_MAX - _EXPONENT_MIN) * _STEPS
+
+
+def worth_class(worth: float) -> int:
+    """The class of a worth in seconds per byte: four to each doubling, the lowest is 0."""
+    if worth <= 0:
+        return 0
+    fraction, exponent = math.frexp(worth)
+    place = (exponent - _EXPONENT_MIN) * _STEPS + int((2 * fraction - 1) * _STEPS)
+    return min(max(place, 0), _CLASSES - 1)
+
+
+def class_floor(place: int) -> float:
+    """The least worth in a class; 0 for the lowest."""
+    if place <= 0:
+        return 0.0
+    octave, step = divmod(place, _STEPS)
+    return math.ldexp((1 + step / _STEPS) / 2, octave + _EXPONENT_MIN)
+
+
+def life_years(endurance_bytes: float, bytes_per_day: float, amplification: float) -> float:
+    """Years until so many bytes are written at such a rate, at most `LIFE_YEARS_MAX`."""
+    worn_per_year = bytes_per_day * amplification * YEAR_DAYS
+    if worn_per_year * LIFE_YEARS_MAX <= endurance_bytes:
+        return LIFE_YEARS_MAX
+    return endurance_bytes / worn_per_year
+
+
+@dataclass(slots=True)
+class _Price:
+    """Where the line is drawn: classes above `place` pass, and `share` of the bytes in it."""
+
+    place: int = 0
+    share: float = 1.0
+    set_ns: int | None = None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was offered, by class, and written, over the last day; older things count less."""
+
+    span_s: float = 0.0
+    written_bytes: float = 0.0
+    offered_bytes: dict[int, float] = field(default_factory=dict)
+
+    def age(self, seconds: float) -> None:
+        """Time passes."""
+        keep = math.exp(-seconds / MEMORY_S)
+        self.span_s = self.span_s * keep + MEMORY_S * (1 - keep)
+        self.written_bytes *= keep
+        for place in self.offered_bytes:
+            self.offered_bytes[place] *= keep
+
+    def per_s(self, size_bytes: float) -> float:
+        """A rate, from what is remembered."""
+        return size_bytes / max(self.span_s, MEMORY_S_MIN)
+
+
+class Governor:
+    """The budget of one tier, its price, and what was written.
+
+    Attributes:
+        per_day: bytes that may be written in a day; 0 is no limit.
+        burst_bytes: most that the bucket holds.
+        level_bytes: what it holds.
+        written_bytes: ever, over all lives of the store that are known.
+    """
+
+    def __init__(self, per_day: int) -> None:
+        """Nothing was written or offered yet."""
+        self.per_day = per_day
+        self.burst_bytes = per_day * BURST_DAYS
+        self.level_bytes = per_day * FIRST_DAYS
+        self.written_bytes = 0
+        self._price = _Price()
+        self._memory = _Memory()
+        self._owed_bytes = 0.0
+        self._here_bytes = 0
+        self._first_ns: int | None = None
+        self._now_ns = self._aged_ns = 0
+
+    # --- memory across lives ---
+
+    def restore(self, now_ns: int, balance: Balance, away_s: float = 0.0) -> None:
+        """Go on from what an earlier life left some time ago."""
+        self._first_ns = self._now_ns = self._aged_ns = now_ns
+        away_s = min(max(0.0, away_s), STAY_S_MAX)
+        earned = away_s * self.per_day / DAY_S
+        self.level_bytes = min(max(0.0, balance.level_bytes) + earned, self.burst_bytes)
+        self.written_bytes = balance.written_bytes
+        offered = {place: size for place, size in balance.offered_bytes if 0 <= place < _CLASSES}
+        self._memory = _Memory(balance.span_s, balance.recent_bytes, offered)
+        self._memory.age(away_s)
+        self._set_price(now_ns)
+
+    def balance(self) -> Balance:
+        """What a later life should know."""
+        memory = self._memory
+        offered = sorted(memory.offered_bytes.items())
+        return Balance(
+            level_bytes=self.level_bytes,
+            written_bytes=self.written_bytes,
+            recent_bytes=memory.written_bytes,
+            span_s=memory.span_s,
+            offered_bytes=tuple((place, size) for place, size in offered if size >= 1),
+        )
+
+    # --- verdicts ---
+
+    def offer(self, now_ns: int, value_s: float, size_bytes: int, count: int = 1) -> int:
+        """How many of `count` objects may be written that together save `value_s` seconds.
+
+        Each has `size_bytes`. At the price itself a share of what is offered passes, the first of
+        each offer, since those that follow are of no use without them.
+        """
+        if not self.per_day:
+            return count
+        self.pass_time(now_ns)
+        total_bytes = size_bytes * count
+        place, offered = worth_class(value_s / total_bytes), self._memory.offered_bytes
+        offered[place] = offered.get(place, 0.0) + total_bytes
+        price = self._price
+        if price.set_ns is None or now_ns - price.set_ns >= STEP_NS:
+            self._set_price(now_ns)
+        if place != price.place:
+            return count if place > price.place else 0
+        owed_bytes = min(self._owed_bytes + price.share * total_bytes, self.burst_bytes)
+        passed = min(count, int(owed_bytes / size_bytes))
+        self._owed_bytes = owed_bytes - passed * size_bytes
+        return passed
+
+    def ask(self, now_ns: int, size_bytes: int) -> Verdict:
+        """Whether `size_bytes` may be written now; changes nothing but the passing of time."""
+        self.pass_time(now_ns)
+        if not self.per_day:
+            return Admit()
+        lacking = min(size_bytes, self.burst_bytes) - self.level_bytes
+        if lacking > 0:
+            return Throttle(int(lacking * DAY_NS / self.per_day) + 1)
+        return Admit()
+
+    def spend(self, size_bytes: int) -> None:
+        """`size_bytes` are being written."""
+        if self.per_day:
+            self.level_bytes -= size_bytes
+
+    def wrote(self, size_bytes: int) -> None:
+        """`size_bytes` were written."""
+        self.written_bytes += size_bytes
+        self._here_bytes += size_bytes
+        self._memory.written_bytes += size_bytes
+
+    # --- time and price ---
+
+    def pass_time(self, now_ns: int) -> None:
+        """Bring everything that ages up to now."""
+        if self._first_ns is None:
+            self._first_ns = self._now_ns = self._aged_ns = now_ns
+        since_ns = now_ns - self._now_ns
+        if since_ns <= 0:
+            return
+        self._now_ns = now_ns
+        earned = since_ns * self.per_day / DAY_NS
+        self.level_bytes = min(self.burst_bytes, self.level_bytes + earned)
+        if now_ns - self._aged_ns >= STEP_NS:
+            self._memory.age((now_ns - self._aged_ns) / 1e9)
+            self._aged_ns = now_ns
+
+    def _set_price(self, now_ns: int) -> None:
+        """Draw the line where the best of what was offered fills what may be written."""
+        price, memory = self._price, self._memory
+        price.set_ns, price.place, price.share = now_ns, 0, 1.0
+        if not self.per_day:
+            return
+        steer = math.exp(STEER * (self.level_bytes / self.burst_bytes - 0.5))
+        left = self.per_day / DAY_S * steer
+        for place in sorted(memory.offered_bytes, reverse=True):
+            rate = memory.per_s(memory.offered_bytes[place])
+            if rate > left:
+                price.place, price.share = place, left / rate
+                return
+            left -= rate
+
+    @property
+    def price(self) -> float:
+        """Seconds that a written byte must save."""
+        return class_floor(self._price.place)
+
+    # --- what it comes to ---
+
+    def recent_per_day(self) -> float:
+        """Bytes written per day, as the last day went."""
+        return self._memory.per_s(self._memory.written_bytes) * DAY_S
+
+    def mean_per_day(self) -> float:
+        """Bytes written per day since this life began."""
+        here_s = (self._now_ns - (self._first_ns or 0)) / 1e9
+        return self._here_bytes / max(here_s, MEMORY_S_MIN) * DAY_S
+
+    def stay_ns(self, capacity_bytes: int) -> int:
+        """How long a tier of this size keeps what is written to it, as the last day went."""
+        rate = self._memory.per_s(self._memory.written_bytes)
+        stay_s = STAY_S_MAX if rate * STAY_S_MAX <= capacity_bytes else capacity_bytes / rate
+        return int(stay_s * 1e9)

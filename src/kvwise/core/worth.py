@@ -1,0 +1,105 @@
+"""Worth: the seconds that a block on a lower tier would save. It decides nothing.
+
+Worth of a block = P(used again while it stays) x (seconds to compute it - seconds to load it).
+A block is of no use without its prefix, so blocks of one chain are looked at together: a bundle is
+a piece of the chain that is worth more per byte than what comes after it, and pays for blocks in it
+that alone would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvwise.core.index import NONE
+from kvwise.core.reuse import FOREVER_S
+from kvwise.core.words import DRAM, Hints
+from kvwise.core.world import Space, World
+
+PRIORITY_BASE = 4.0
+"""A request of priority 1 counts four times, one of priority -1 a quarter."""
+
+
+@dataclass(slots=True)
+class Bundle:
+    """Neighbours in a chain that are written together or not at all."""
+
+    rows: list[int]
+    value_s: float
+    size_bytes: int
+
+    def is_no_worse(self, other: Bundle) -> bool:
+        """Whether a byte of it is worth at least as much as one of another."""
+        return self.value_s * other.size_bytes >= other.value_s * self.size_bytes
+
+
+class Worth:
+    """Values of blocks, from measured speeds and what is known of their reuse."""
+
+    def __init__(self, world: World) -> None:
+        """Values come from what `world` has measured and learned."""
+        self._world = world
+
+    def may_enter(self, stamp: int, hints: Hints) -> bool:
+        """Whether blocks of a use may come into the arena, which takes time but wears nothing."""
+        world = self._world
+        stay_s = world.blocks.shelves[DRAM].stay.seconds
+        if hints.pin_s or hints.priority > 0:
+            return True
+        if len(world.config.tiers) > 1:  # it is the way to slower tiers, which keep it longer
+            stay_s = FOREVER_S
+        return world.blocks.reuse.chance(stamp, stay_s) >= world.config.chance_min
+
+    def bundles(
+        self, tier: int, rows: Sequence[int], hints: Hints, horizon_ns: int
+    ) -> tuple[list[Bundle], int]:
+        """Bundles of a chain, from its beginning, and how many rows have too small a chance.
+
+        Nothing is said of what comes below a row that has.
+        """
+        world, found, reuse = self._world, list[Bundle](), self._world.blocks.reuse
+        space = world.spaces[world.blocks.index.space[rows[0]]]
+        size_bytes = world.stored_bytes(tier, space.raw_bytes)
+        factor = PRIORITY_BASE**hints.priority
+        if hints.ttl_s:
+            horizon_ns = min(horizon_ns, int(hints.ttl_s * 1e9))
+        depth, above = self._depth(rows[0]), rows[0]
+        for place, row in enumerate(rows):
+            chance = reuse.chance(world.blocks.index.stamp[row], horizon_ns / 1e9)
+            if chance < world.config.chance_min:
+                return found, len(rows) - place
+            if place:
+                linked = world.blocks.index.parent[row] == above
+                depth = depth + 1 if linked else self._depth(row)
+            above = row
+            value_s = chance * factor * self.gain_s(tier, space, depth)
+            found.append(Bundle([row], value_s, size_bytes))
+            while len(found) > 1 and found[-1].is_no_worse(found[-2]):
+                last = found.pop()
+                found[-1].rows += last.rows
+                found[-1].value_s += last.value_s
+                found[-1].size_bytes += last.size_bytes
+        return found, 0
+
+    def gain_s(self, tier: int, space: Space, depth: int) -> float:
+        """Seconds that loading the block at a depth of its chain saves; negative if it does not.
+
+        Whoever has set that everything is loaded saves all of the computing.
+        """
+        costs, layout = self._world.costs, space.layout
+        pipe = costs.tiers[tier]
+        if layout is None or pipe is None or space.number not in costs.recompute:
+            return 0.0
+        chunk = layout.chunk_tokens
+        gain_s = costs.recompute[space.number].seconds(chunk, depth * chunk)
+        if self._world.config.policy == "load":
+            return gain_s
+        link = costs.device[space.number]
+        return gain_s - space.raw_bytes * (1 / pipe.rate_bytes_per_s + 1 / link.rate_bytes_per_s)
+
+    def _depth(self, row: int) -> int:
+        """How many blocks are above a block."""
+        parents, depth = self._world.blocks.index.parent, 0
+        while (row := parents[row]) != NONE:
+            depth += 1
+        return depth

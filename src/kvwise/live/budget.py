@@ -1,0 +1,175 @@
+"""The write budget's memory: a small file beside the objects, so that a restart forgives nothing.
+
+It decides nothing, and never gives more than was there. A file says whether its writer closed it in
+order; after a crash nobody knows what was written last, so the bucket is empty then, as it is when
+the file is damaged or gone. A clock that jumped can fill the bucket once, never beyond its burst.
+
+Layout: magic, u32 CRC-32 of the rest, MessagePack. Replaced as a whole, by renaming.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from kvwise.core.words import Balance, Budgeted
+from kvwise.errors import FrameError
+from kvwise.live.clock import now_ns, unix_ns
+from kvwise.units import NS_PER_S
+
+MAGIC = b"KVWBUDG1"
+NAME = "budget.kvwise"
+FILE_BYTES_MAX = 64 * 1024
+SAVE_S = 5.0
+CLOSE_S = 2.0
+"""How long the file may take at the end."""
+
+_HEAD = struct.Struct("<8sI")
+_log = logging.getLogger(__name__)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What the file says.
+
+    Attributes:
+        unix_ns: when it was written.
+        closed: whether nothing was written to the tier since.
+    """
+
+    unix_ns: int
+    closed: bool
+    balance: Balance
+
+
+def pack(saved: Saved) -> bytes:
+    """The bytes of the file."""
+    body = msgspec.msgpack.encode(saved)
+    return _HEAD.pack(MAGIC, zlib.crc32(body)) + body
+
+
+def unpack(data: bytes) -> Saved:
+    """What the bytes of a file mean.
+
+    Raises:
+        FrameError: they are damaged, or of another version.
+    """
+    if len(data) < _HEAD.size or len(data) > FILE_BYTES_MAX:
+        raise FrameError(f"a budget of {len(data)} bytes")
+    magic, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != MAGIC or zlib.crc32(body) != checksum:
+        raise FrameError("the budget is damaged, or of another version")
+    try:
+        saved = msgspec.msgpack.decode(body, type=Saved)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FrameError(f"the budget is of another version: {error}") from error
+    balance = saved.balance
+    amounts = [balance.level_bytes, balance.recent_bytes, balance.span_s, balance.written_bytes]
+    amounts += [size for _, size in balance.offered_bytes]
+    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+        raise FrameError("the budget holds what is no amount")
+    return saved
+
+
+def read(path: Path) -> Saved | None:
+    """What a file says, or None where there is none.
+
+    Raises:
+        FrameError: it is damaged.
+        OSError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return unpack(file.read(FILE_BYTES_MAX + 1))
+    except FileNotFoundError:
+        return None
+
+
+class Keeper:
+    """The file of one tier's budget, written every few seconds while the tier is written to."""
+
+    def __init__(self, folder: Path, tier: int) -> None:
+        """Keep the budget of a tier in a folder of its, which this process has locked."""
+        self._path = folder / NAME
+        self._tier = tier
+        self._stop = threading.Event()
+        self._ask: Callable[[], Balance] | None = None
+        self._saved_bytes = -1
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="kvwise-budget", daemon=True)
+
+    def begin(self, *, fresh: bool) -> list[Budgeted]:
+        """What an earlier life left; nothing where the tier is `fresh` and has no past."""
+        try:
+            saved = read(self._path)
+        except (FrameError, OSError) as error:
+            _log.warning("%s: %s; the write budget begins empty", self._path, error)
+            return [Budgeted(now_ns(), self._tier, Balance())]
+        if saved is None:
+            return [] if fresh else [Budgeted(now_ns(), self._tier, Balance())]
+        if saved.closed:
+            away_s = max(0, unix_ns() - saved.unix_ns) / NS_PER_S
+            return [Budgeted(now_ns(), self._tier, saved.balance, away_s)]
+        return [Budgeted(now_ns(), self._tier, replace(saved.balance, level_bytes=0.0))]
+
+    def start(self, ask: Callable[[], Balance]) -> None:
+        """Write down what `ask` says, now and from now on.
+
+        From the first write on the file says that its writer is alive, so a crash is noticed even
+        when it comes at once.
+        """
+        self._ask = ask
+        self._save(ask(), closed=False)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write it down for the last time. Nothing may be written to the tier afterwards."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+        if self._ask is not None and not self._thread.is_alive():
+            self._save(self._ask(), closed=True)
+
+    def _run(self) -> None:
+        """Write it down now and then."""
+        while self._ask is not None and not self._stop.wait(SAVE_S):
+            balance = self._ask()
+            if balance.written_bytes != self._saved_bytes:
+                self._save(balance, closed=False)
+
+    def _save(self, balance: Balance, *, closed: bool) -> None:
+        """Replace the file, for good: one that says `closed` must not come back with the power."""
+        draft = self._path.with_name(NAME + ".new")
+        data = pack(Saved(unix_ns(), closed, balance))
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+            draft.replace(self._path)
+            _sync(self._path.parent)
+        except OSError as error:
+            if not self._failed:
+                _log.warning("%s cannot be written: %s", self._path, error.strerror)
+            self._failed = True
+            return
+        self._saved_bytes, self._failed = balance.written_bytes, False
+
+
+def _sync(folder: Path) -> None:
+    """See that a name in a folder is on the drive."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,160 @@
+"""The governor: a budget that holds over any day, and a price that spends it on what is best."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwise.core.admit import Admit, Throttle
+from kvwise.core.govern import (
+    BURST_DAYS,
+    DAY_NS,
+    FIRST_DAYS,
+    LIFE_YEARS_MAX,
+    YEAR_DAYS,
+    Governor,
+    class_floor,
+    life_years,
+    worth_class,
+)
+from kvwise.core.words import Balance
+from kvwise.sim.dice import Dice
+from tests.core.months import BUDGET, CHANCES, DAYS, month
+
+HOUR_NS = DAY_NS // 24
+OBJECT = 1 << 19
+
+
+def drive(governor: Governor, per_day: float, days: float, dice: Dice) -> tuple[float, float]:
+    """Offer objects as a busy day would, write what passes; (written, their value) in all."""
+    now_ns, written, kept = 0, 0, 0.0
+    while now_ns < days * DAY_NS:
+        swing = 1 + 0.8 * math.sin(2 * math.pi * now_ns / DAY_NS)
+        now_ns += int(DAY_NS / (per_day * swing) * 2 * dice.unit()) + 1
+        value_s = 10 ** (4 * dice.unit() - 4)
+        if governor.offer(now_ns, value_s, OBJECT) and isinstance(
+            governor.ask(now_ns, OBJECT), Admit
+        ):
+            governor.spend(OBJECT)
+            governor.wrote(OBJECT)
+            written, kept = written + OBJECT, kept + value_s
+    return written, kept
+
+
+@pytest.mark.pain("G8")
+def test_a_month_of_five_times_too_much() -> None:
+    """The budget is kept and used to 2 %, for what returns: far more hits than by lot."""
+    governed, drawn = month(), month(lottery=True)
+    assert 0.98 < governed.written_bytes / (BUDGET * DAYS) < 1.0 + FIRST_DAYS / DAYS
+    assert governed.worst_day_bytes <= BUDGET * (1 + BURST_DAYS)
+    assert governed.asked_chunks == drawn.asked_chunks
+    assert governed.hits > 2.2 * drawn.hits
+    kept = [governed.hit_chunks[c] / governed.asked_chunks[c] for c in CHANCES[:4]]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] > 0.9
+    assert kept[3] < 0.1
+
+
+def test_no_limit() -> None:
+    """Zero bytes a day means no budget and no price at all."""
+    governor = Governor(0)
+    governor.spend(10**15)
+    assert governor.ask(0, 10**12) == Admit()
+    assert governor.offer(0, 1e-12, 10**12, 3) == 3
+    assert governor.price == 0
+
+
+@pytest.mark.pain("G8")
+@given(
+    st.integers(24_000, 10**9),
+    st.lists(st.tuples(st.integers(0, DAY_NS // 50), st.integers(1, 10**8)), max_size=120),
+)
+def test_never_more_than_a_day_and_a_burst(per_day: int, asks: list[tuple[int, int]]) -> None:
+    """Over any run, what was let through is at most rate times time, plus what was saved."""
+    governor, now_ns, spent, largest = Governor(per_day), 0, 0, 0
+    for wait_ns, size in asks:
+        now_ns += wait_ns
+        if isinstance(governor.ask(now_ns, size), Admit):
+            governor.spend(size)
+            spent += size
+            largest = max(largest, size)
+        assert spent <= per_day * (now_ns / DAY_NS + FIRST_DAYS) + largest + 1
+        assert governor.level_bytes <= per_day * BURST_DAYS
+
+
+def test_waiting_as_told_is_enough() -> None:
+    """A throttled write is admitted after the wait it was given."""
+    governor = Governor(24_000)
+    assert isinstance(governor.ask(0, 500), Admit)
+    governor.spend(1000)
+    verdict = governor.ask(1, 500)
+    assert isinstance(verdict, Throttle)
+    assert governor.ask(1 + verdict.wait_ns, 500) == Admit()
+
+
+@given(st.floats(1e-18, 1e3), st.floats(1.0, 8.0))
+def test_classes_keep_the_order(worth: float, times: float) -> None:
+    """A greater worth is never in a lower class, and a class begins where it says."""
+    place = worth_class(worth)
+    assert worth_class(worth * times) >= place
+    assert class_floor(place) <= worth
+    assert worth_class(class_floor(place + 1)) == place + 1 or place == worth_class(1e9)
+
+
+def test_a_price_rises_with_offers_and_falls_without() -> None:
+    """Under five times the budget there is a price; when nothing is offered it goes away."""
+    governor = Governor(1000 * OBJECT)
+    drive(governor, 5000, 2, Dice(1))
+    busy = governor.price
+    assert busy > 0
+    for hour in range(48, 240):
+        governor.pass_time(hour * HOUR_NS)
+    governor.offer(240 * HOUR_NS, 1.0, OBJECT)
+    assert governor.price < busy
+
+
+def test_equals_share_the_budget() -> None:
+    """Where all is worth the same a share passes, and it is the first part of each offer."""
+    governor, passed = Governor(1000 * OBJECT), 0
+    parts = []
+    for minute in range(3 * 1440):
+        count = governor.offer(minute * HOUR_NS // 60, 0.5, OBJECT, 8)
+        if isinstance(governor.ask(minute * HOUR_NS // 60, count * OBJECT), Admit):
+            governor.spend(count * OBJECT)
+            passed += count
+        parts.append(count)
+    assert 0.9 * 3000 < passed <= 3 * 1000 + 1000 * FIRST_DAYS
+    assert {0} < set(parts) <= set(range(9))
+
+
+def test_a_balance_is_gone_on_from() -> None:
+    """A governor that is told another's balance goes on as that one would have."""
+    first = Governor(1000 * OBJECT)
+    drive(first, 5000, 1, Dice(2))
+    second = Governor(1000 * OBJECT)
+    second.restore(0, first.balance())
+    assert second.balance() == first.balance()
+    first.offer(DAY_NS + HOUR_NS, 1e-9, OBJECT)
+    second.offer(HOUR_NS, 1e-9, OBJECT)
+    assert second.price == pytest.approx(first.price, rel=0.5)
+
+
+def test_no_balance_overfills() -> None:
+    """Whatever a balance says, the bucket holds its burst at most, and never less than nothing."""
+    governor = Governor(24_000)
+    governor.restore(0, Balance(level_bytes=1e18, offered_bytes=((10**9, 5.0), (-1, 5.0))))
+    assert governor.level_bytes == governor.burst_bytes
+    assert governor.balance().offered_bytes == ()
+    governor.restore(0, Balance(level_bytes=-5.0))
+    assert governor.level_bytes == 0
+
+
+def test_life_of_a_drive() -> None:
+    """A drive of 1 TB rated for one write a day over five years lasts five years at 1 TB a day."""
+    rated = 1e12 * 5 * YEAR_DAYS
+    assert life_years(rated, 1e12, 1.0) == pytest.approx(5)
+    assert life_years(rated, 1e12, 2.0) == pytest.approx(2.5)
+    assert life_years(rated, 0.0, 1.0) == LIFE_YEARS_MAX
