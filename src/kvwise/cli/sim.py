@@ -1,4 +1,8 @@
-"""`kvwise sim`: the brain in virtual time, with faults. It shows what `sim/` found out."""
+"""`kvwise sim`: the brain in virtual time, under faults or over a trace. It shows what came of it.
+
+One verb has several modes; an option that belongs to another mode than the one that was asked for
+is refused, not ignored.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Unpack
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import kvwise
 from kvwise.cli.explain import print_verdict
+from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.reading import Reading, reading
+from kvwise.cli.sim_trace import Replaying, replaying, run_trace
 from kvwise.live.events import replay
 from kvwise.sim.report import Summary, failed_seed, tell
 from kvwise.sim.scenario import REQUESTS, draw
@@ -29,6 +38,10 @@ EXIT_BROKEN = 1
 SEEDS = 200
 SEEDS_AT_ONCE = 8
 EVENTS_SHOWN = 12
+_OF_FAULTS = {"seeds", "first", "seed", "requests", "audit_every", "log"}
+_OF_TRACES = {"files", *Reading.__annotations__, *Replaying.__annotations__}
+"""Parameters that have a meaning in one mode only."""
+
 GIT_S = 5.0
 """How long git may take to name the commit."""
 
@@ -36,6 +49,16 @@ GIT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """What to run: so many seeds from the first one on, each of one size."""
+
+    seeds: int
+    first: int
+    requests: int
+    audit_every: int
+    jobs: int
+
+
+class Said(Reading, Replaying):
+    """All options of all modes that are not named one by one."""
 
     seeds: int
     first: int
@@ -52,7 +75,12 @@ Examples:
   kvwise sim --seed 0x2a --requests 200 --audit-every 1
   kvwise sim --seeds 1000 --json | jq .faults
   kvwise sim --replay events.kvlog
+  kvwise sim --trace trace.jsonl.gz --policy lru --capacity-tokens 1M,3M,10M
+  kvwise sim --trace folder/ --start-every 200 --capacity-tokens 1M --json
 """
+)
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FILE...]"
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="How many seeds."
@@ -84,21 +112,53 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Instead, verify the event log of a daemon: same commands again?",
 )
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE...",
+    help="Instead, what a cache would do for this trace; more files and folders may follow.",
+)
+@replaying
+@reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(seed: str | None, log: Path | None, as_json: bool, **sizes: int) -> int:
-    """Run the brain in virtual time, with simulated engines, drives and faults.
+def command(
+    files: tuple[Path, ...],
+    traces: tuple[Path, ...],
+    seed: str | None,
+    log: Path | None,
+    as_json: bool,
+    **said: Unpack[Said],
+) -> int:
+    """Run the brain in virtual time: under faults, or over a trace of requests.
+
+    Without --trace, the machines have faults and every command is checked.
 
     Each seed draws machines, settings, requests and the faults that exist at all, then checks every
     command the brain gives against an account of its own: right bytes, balanced pins and leases,
     caps, bounded waits, no suffix without its prefix, equal counters, nothing left at the end.
 
     The first seed that fails is shrunk to the least that still fails. Exits with 1 on a failure.
+
+    With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
+    an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
     """
+    _refuse_others("--trace" if traces else "")
+    if traces:
+        take_kills_as_ctrl_c()
+        return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
         verdict, _ = replay(log)
         print_verdict(verdict, as_json=as_json)
         return 0 if verdict.equal else EXIT_BROKEN
-    campaign = Campaign(**sizes)
+    campaign = Campaign(
+        seeds=said["seeds"],
+        first=said["first"],
+        requests=said["requests"],
+        audit_every=said["audit_every"],
+        jobs=said["jobs"],
+    )
     if seed is not None:
         campaign = replace(campaign, first=_number(seed), seeds=1)
     begin_s = time.perf_counter()
@@ -107,6 +167,23 @@ def command(seed: str | None, log: Path | None, as_json: bool, **sizes: int) -> 
         summary.add(outcome)
     _print(campaign, summary, time.perf_counter() - begin_s, as_json=as_json)
     return EXIT_BROKEN if summary.failed else 0
+
+
+def _refuse_others(mode: str) -> None:
+    """Refuse options that say something about another mode than the one that was asked for.
+
+    Raises:
+        click.UsageError: there is one.
+    """
+    context = click.get_current_context()
+    others = _OF_FAULTS if mode else _OF_TRACES
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in others and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            named = "a file" if name == "files" else parameter.opts[0]
+            raise click.UsageError(
+                f"{named} means nothing with {mode}" if mode else f"{named} needs --trace"
+            )
 
 
 def _number(text: str) -> int:
