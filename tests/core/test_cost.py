@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.core.cost import Costs, Pipe, Recompute
+from kvwise.core.cost import Burden, Costs, Lane, Pipe, Recompute
+from kvwise.core.plan import Transfer
 
 
 @given(st.floats(0.0, 0.02), st.floats(1e-5, 2e-3), st.floats(0.0, 3e-7), st.integers(0, 2**16))
@@ -73,15 +74,51 @@ def test_pipe_finds_rate_and_latency(rate: float, latency: float) -> None:
     assert pipe.samples == 40
 
 
+def times(transfer: Transfer) -> tuple[float, float]:
+    """Both times of a transfer."""
+    return transfer.total_s, transfer.own_s
+
+
 def test_queued_bytes_go_first() -> None:
-    """A load waits for the ones before it on the same link."""
-    pipe = Pipe(1e9, 0.0)
-    assert pipe.seconds(1e6, 9e6) == pytest.approx(10 * pipe.seconds(1e6))
+    """A load waits for what its tier still reads, and its copy for the copies before it."""
+    costs = Costs([None, Pipe(1e8, 0.0)], reading=[Lane(), Lane()])
+    costs.device[0] = Pipe(1e9, 0.0)
+    burden = Burden([0, 10**7], set(), 10**7)
+    assert times(costs.transfer(0, 1, burden, 0)) == pytest.approx((0.11, 0.11))
+    costs.reading[1].add(5 * 10**7, 0)
+    assert times(costs.transfer(0, 1, burden, 0)) == pytest.approx((0.61, 0.11))
+    costs.copying[1] = Lane()
+    costs.copying[1].add(2 * 10**9, 0)
+    assert times(costs.transfer(0, 1, burden, 0)) == pytest.approx((2.01, 0.11))
+    assert costs.transfer(0, 2, burden, 0).total_s == pytest.approx(0.61)
+
+
+def test_what_somebody_else_reads_is_only_waited_for() -> None:
+    """Chunks that are on their way cost the rest of their read, and their copy."""
+    costs = Costs([None, Pipe(1e8, 0.0)], reading=[Lane(), Lane()])
+    costs.device[0] = Pipe(1e9, 0.0)
+    costs.reading[1].add(10**8, 0)
+    joined = costs.transfer(0, 1, Burden([0, 0], {1}, 10**8), 250_000_000)
+    assert times(joined) == pytest.approx((0.75 + 0.1, 0.1))
+
+
+def test_a_lane_that_stands_still_is_not_empty() -> None:
+    """Time alone takes off what a link carries, but at most half; what arrived is off for good."""
+    lane = Lane()
+    lane.add(1000, 0)
+    assert lane.left_bytes(100.0, 2_000_000_000) == 800
+    assert lane.left_bytes(100.0, 60_000_000_000) == 500
+    lane.take(900, 60_000_000_000)
+    lane.add(900, 61_000_000_000)
+    assert lane.left_bytes(100.0, 61_000_000_000) == 900
+    lane.take(1000, 61_000_000_000)
+    lane.add(50, 90_000_000_000)
+    assert lane.left_bytes(100.0, 90_000_000_000) == 50
 
 
 def test_tiers_read_side_by_side_then_copy() -> None:
     """A load takes as long as its slowest tier, then the copy of everything to the device."""
-    costs = Costs([None, Pipe(1e9, 0.0), Pipe(1e8, 0.0)], queued_bytes=[0, 0, 0])
+    costs = Costs([None, Pipe(1e9, 0.0), Pipe(1e8, 0.0)], reading=[Lane(), Lane(), Lane()])
     costs.device[0] = Pipe(1e10, 0.0)
-    seconds = costs.load_s(0, [10**8, 10**8, 10**8])
-    assert seconds == pytest.approx(1.0 + 0.03, rel=1e-6)
+    transfer = costs.transfer(0, 1, Burden([10**8, 10**8, 10**8], set(), 3 * 10**8), 0)
+    assert transfer.total_s == pytest.approx(1.0 + 0.03, rel=1e-6)

@@ -15,6 +15,7 @@ import pytest
 from kvwise.core.layout import GroupKind
 from kvwise.engines.vllm.stores import Stores
 from kvwise.live.client import Client
+from kvwise.live.messages import Ask, Plan
 from tests.engines.toy import BLOCK, Engine, Request, disguise, kinds
 from tests.live.support import settings, thread_daemon
 
@@ -259,6 +260,26 @@ def test_a_cache_that_goes_away_is_a_miss(tmp_path: Path) -> None:
         assert second.loads == []
         assert toy.is_right(second)
         assert any(name.startswith("unanswered/") for name in toy.scheduler.take_counts())
+
+
+def test_the_cache_hears_what_the_engine_has_to_compute_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle engine says so; a second request hears of all of the first one, and nothing later."""
+    with engine(tmp_path) as toy:
+        asks: list[Ask] = []
+        ask = toy.scheduler._link.ask
+
+        def listen(said: Ask) -> Plan | None:
+            asks.append(said)
+            return ask(said)
+
+        monkeypatch.setattr(toy.scheduler._link, "ask", listen)
+        others = [list(range(n, n + 50)) for n in (2000, 3000)]
+        toy.run(request("first"), *(request(str(n), one) for n, one in enumerate(others)))
+        assert [said.backlog_tokens for said in asks] == [0, 83, 133]
+        assert asks[1].backlog_pairs == 83 * 83 / 2
+        assert asks[0].layers == len(toy.memory[0])
 
 
 def test_a_reset_ends_sharing(tmp_path: Path) -> None:

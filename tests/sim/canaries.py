@@ -182,7 +182,7 @@ def whole_plan_is_hit(patch: Patch) -> None:
 
     def account(self: Loads, lease: LoadLease, event: Released) -> None:
         real(self, lease, event)
-        decision = self._records.get((lease.client, lease.request))
+        decision = self.records.find(lease.client, lease.request)
         if decision is not None and lease.wanted and not event.failed:
             for name, tokens in decision.tiers.items():
                 self._world.tally.hit_tokens[name] += tokens

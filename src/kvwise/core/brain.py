@@ -140,7 +140,7 @@ class Brain:
 
     def decisions(self, limit: int) -> list[Decision]:
         """The last decisions, newest last."""
-        return self._loads.decisions(limit)
+        return self._loads.records.last(limit)
 
     def waiting_writes(self) -> int:
         """Objects that are queued for a lower tier or being written."""

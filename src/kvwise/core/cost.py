@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvwise.core.plan import Transfer
+
 _DRIFT = 4
 _NOISE = 0.05
 _NOISE_S_MIN = 2e-5
@@ -131,8 +133,12 @@ class Recompute:
         """
         if new <= 0:
             return 0.0
+        return self.work_s(new, new * (cached + new / 2))
+
+    def work_s(self, tokens: int, pairs: float) -> float:
+        """Time to compute so many tokens that attend to so many others, in steps of any number."""
         _, per_token, per_pair = self.weights
-        return max(per_token, 1e-9) * new + per_pair * new * (cached + new / 2)
+        return max(per_token, 1e-9) * tokens + per_pair * pairs
 
 
 _MIB = 1024.0 * 1024.0
@@ -150,22 +156,65 @@ class Pipe:
         """Measurements so far."""
         return self._fit.samples
 
-    def learn(self, size_bytes: int, seconds: float) -> None:
+    def learn(self, size_bytes: float, seconds: float) -> None:
         """Moving `size_bytes` took `seconds`."""
         self._fit.learn((1.0, size_bytes / _MIB), seconds)
 
-    def seconds(self, size_bytes: float, queued_bytes: float = 0.0) -> float:
-        """Time until `size_bytes` are across, after the `queued_bytes` that wait already."""
+    def seconds(self, size_bytes: float) -> float:
+        """Time until `size_bytes` are across, when nothing else is on the way."""
         if size_bytes <= 0:
             return 0.0
         latency, per_mib = self._fit.weights
-        moved = (size_bytes + queued_bytes) / _MIB
-        return latency + max(per_mib, 1e-7) * moved
+        return latency + max(per_mib, 1e-7) * size_bytes / _MIB
 
     @property
     def rate_bytes_per_s(self) -> float:
         """Bytes per second of a long transfer."""
         return _MIB / max(self._fit.weights[1], 1e-7)
+
+
+class Lane:
+    """Bytes on their way over one link, first come first served.
+
+    What is under way now is partly there. How much is guessed from the link's rate, but never more
+    than half of everything: a link that stands still must not look like one that is done.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is on its way."""
+        self.size_bytes = 0
+        self._since_ns = 0
+
+    def add(self, size_bytes: int, now_ns: int) -> None:
+        """More bytes are to be moved."""
+        if not self.size_bytes:
+            self._since_ns = now_ns
+        self.size_bytes += size_bytes
+
+    def take(self, size_bytes: int, now_ns: int) -> None:
+        """Bytes arrived, or will not."""
+        self.size_bytes -= size_bytes
+        self._since_ns = now_ns
+
+    def left_bytes(self, rate_bytes_per_s: float, now_ns: int) -> float:
+        """What is still to be moved."""
+        moved = rate_bytes_per_s * max(0, now_ns - self._since_ns) / 1e9
+        return self.size_bytes - min(moved, self.size_bytes / 2)
+
+
+@dataclass(slots=True)
+class Burden:
+    """What a load has to move.
+
+    Attributes:
+        read_bytes: to be read from each tier.
+        awaited: tiers that are reading a part of it already, for somebody else.
+        copied_bytes: to be copied to the device.
+    """
+
+    read_bytes: list[int]
+    awaited: set[int]
+    copied_bytes: int
 
 
 @dataclass(slots=True)
@@ -176,19 +225,42 @@ class Costs:
         recompute: by namespace number.
         device: arena to device, by namespace number.
         tiers: reads of each tier into the arena; None for the arena itself.
-        queued_bytes: bytes of loads under way, by tier.
+        reading: loads under way, by tier.
+        copying: copies to a device under way, by client.
     """
 
     tiers: list[Pipe | None]
     recompute: dict[int, Recompute] = field(default_factory=dict)
     device: dict[int, Pipe] = field(default_factory=dict)
-    queued_bytes: list[int] = field(default_factory=list)
+    reading: list[Lane] = field(default_factory=list)
+    copying: dict[int, Lane] = field(default_factory=dict)
 
-    def load_s(self, space: int, bytes_by_tier: list[int]) -> float:
-        """Seconds until all of these bytes are on the device, tiers read side by side."""
-        arrive = 0.0
-        for tier, size_bytes in enumerate(bytes_by_tier):
+    def queued_s(self, tier: int, now_ns: int) -> float:
+        """Seconds until a tier has read all it was told to read."""
+        pipe = self.tiers[tier]
+        return self.ahead_bytes(tier, now_ns) / pipe.rate_bytes_per_s if pipe else 0.0
+
+    def ahead_bytes(self, tier: int, now_ns: int) -> float:
+        """What a tier has still to read of all it was told to read."""
+        pipe = self.tiers[tier]
+        if pipe is None or not self.reading[tier].size_bytes:
+            return 0.0
+        return self.reading[tier].left_bytes(pipe.rate_bytes_per_s, now_ns)
+
+    def transfer(self, space: int, client: int, burden: Burden, now_ns: int) -> Transfer:
+        """How long a load takes: tiers are read side by side, then all is copied to the device."""
+        arrive_s = own_s = 0.0
+        for tier, size_bytes in enumerate(burden.read_bytes):
             pipe = self.tiers[tier]
-            if pipe is not None:
-                arrive = max(arrive, pipe.seconds(size_bytes, self.queued_bytes[tier]))
-        return arrive + self.device[space].seconds(sum(bytes_by_tier))
+            if pipe is not None and size_bytes:
+                read_s = pipe.seconds(size_bytes)
+                own_s = max(own_s, read_s)
+                arrive_s = max(arrive_s, read_s + self.queued_s(tier, now_ns))
+        for tier in burden.awaited:
+            arrive_s = max(arrive_s, self.queued_s(tier, now_ns))
+        device = self.device[space]
+        copy_s, lane = device.seconds(burden.copied_bytes), self.copying.get(client)
+        if lane is not None and lane.size_bytes:
+            rate = device.rate_bytes_per_s
+            arrive_s = max(arrive_s, lane.left_bytes(rate, now_ns) / rate)
+        return Transfer(arrive_s + copy_s, own_s + copy_s)

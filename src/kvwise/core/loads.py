@@ -5,12 +5,15 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
+from kvwise.core.cost import Lane
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.layout import Layout
-from kvwise.core.plan import Cut, Question, choose, runs
+from kvwise.core.plan import NOTHING, Cut, runs
+from kvwise.core.pricing import COMING, Match, backlog_s, price
+from kvwise.core.records import Records
 from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
@@ -19,9 +22,11 @@ from kvwise.core.words import (
     Decision,
     Done,
     Ended,
+    Ending,
     Failed,
     Granted,
     Item,
+    Judged,
     Load,
     Planned,
     Progress,
@@ -29,7 +34,7 @@ from kvwise.core.words import (
     Wanted,
     Why,
 )
-from kvwise.core.world import LEASES_MAX, RECORDS_MAX, Space, World
+from kvwise.core.world import LEASES_MAX, Space, World
 from kvwise.errors import FailureKind
 
 _WAIT_NS_MIN = 250_000_000
@@ -50,9 +55,11 @@ class LoadLease:
     skip_tokens: int
     expires_ns: int
     wait_ns: int
+    ending: Ending = Ending.UNUSED
     wanted: bool = False
     failed: bool = False
     ready: int = 0
+    actual_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -71,17 +78,8 @@ class LoadJob:
     raw_bytes: int
     left: int
     started_ns: int
-    ahead_bytes: int
+    ahead_bytes: float
     whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Where an `Asked` request stands: rows to load from, their tiers, and what was matched."""
-
-    rows: array[int] = field(default_factory=lambda: array("I"))
-    tiers: bytes = b""
-    match_tokens: int = 0
 
 
 class Loads:
@@ -94,7 +92,7 @@ class Loads:
         self.jobs: dict[int, LoadJob] = {}
         self._lease_of: dict[tuple[int, str], int] = {}
         self._waiting: dict[int, list[int]] = {}
-        self._records: dict[tuple[int, str], Decision] = {}
+        self.records = Records()
 
     # --- planning ---
 
@@ -102,7 +100,7 @@ class Loads:
         """Answer with a plan, and pin what it promises."""
         world = self._world
         space, layout = world.joined(event.space)
-        asked_before = (event.client, event.request) in self._records
+        asked_before = (event.client, event.request) in self.records
         self._end_of(event.client, event.request)
         found = self._find(event, layout)
         cut = self._cut(event, space, layout, found)
@@ -127,7 +125,7 @@ class Loads:
             )
         )
 
-    def _find(self, event: Asked, layout: Layout) -> _Found:
+    def _find(self, event: Asked, layout: Layout) -> Match:
         """The readable rows after the device's own, and how far the cache knows the prompt."""
         index, blocks = self._world.blocks.index, self._world.blocks
         chunk = layout.chunk_tokens
@@ -135,52 +133,54 @@ class Loads:
         first = event.local_tokens // chunk
         length = index.length(event.keys, last)
         if not length:
-            return _Found(match_tokens=event.local_tokens)
+            return Match(match_tokens=event.local_tokens)
         rows = index.chain(event.keys[: length * KEY_BYTES])
         blocks.touch(rows)
         rows = rows[max(0, len(rows) - length + first) :]
         tiers = blocks.tiers_of(rows)  # a doomed block has no copy that can be read
         matched = max(event.local_tokens, (first + len(tiers)) * chunk)
-        return _Found(rows[: len(tiers)], tiers, matched)
+        return Match(rows[: len(tiers)], tiers, matched)
 
-    def _cut(self, event: Asked, space: Space, layout: Layout, found: _Found) -> Cut:
+    def _cut(self, event: Asked, space: Space, layout: Layout, found: Match) -> Cut:
         world = self._world
-        if not found.rows or found.match_tokens <= event.local_tokens:
-            why = Why.ON_DEVICE if event.local_tokens else Why.NO_MATCH
-            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, why)
-        if event.hints.no_load:
-            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.DISABLED)
-        if event.total_tokens < world.config.tokens_min:
-            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.TOO_SHORT)
-        if len(self.leases) >= LEASES_MAX:
-            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.BUSY)
+        why = self._refusal(event, space, found)
+        if why is not None:
+            return Cut(0, NOTHING, 0.0, 0.0, Choice.RECOMPUTE, why)
+        return price(world, event, space, layout, self._coming(found))
+
+    def _refusal(self, event: Asked, space: Space, found: Match) -> Why | None:
+        """Why nothing can be loaded, whatever it costs."""
+        world = self._world
         pages_each = -(-space.raw_bytes // world.config.page_bytes)
+        if not found.rows or found.match_tokens <= event.local_tokens:
+            return Why.ON_DEVICE if event.local_tokens else Why.NO_MATCH
+        if event.hints.no_load:
+            return Why.DISABLED
+        if event.total_tokens < world.config.tokens_min:
+            return Why.TOO_SHORT
+        if len(self.leases) >= LEASES_MAX:
+            return Why.BUSY
         if pages_each * len(found.rows) > world.blocks.pages.count:
-            return Cut(0, 0.0, 0.0, Choice.RECOMPUTE, Why.NO_ROOM)
-        sources = runs(found.tiers)
-        sizes_of = _sizes(sources, space.raw_bytes, len(world.config.tiers))
-        question = Question(
-            sources=sources,
-            chunk_tokens=layout.chunk_tokens,
-            skip_tokens=event.local_tokens % layout.chunk_tokens,
-            local_tokens=event.local_tokens,
-            total_tokens=event.total_tokens,
-            policy=world.config.policy,
-            margin=world.config.margin,
+            return Why.NO_ROOM
+        return None
+
+    def _coming(self, found: Match) -> bytes:
+        """Tiers of the rows, marked where a read is under way already."""
+        if not self._waiting or not any(found.tiers):
+            return found.tiers
+        waiting = self._waiting
+        return bytes(
+            tier | COMING if tier and row in waiting else tier
+            for row, tier in zip(found.rows, found.tiers, strict=True)
         )
 
-        def load_s(chunks: int) -> float:
-            return world.costs.load_s(space.number, sizes_of[chunks])
-
-        return choose(question, load_s, world.costs.recompute[space.number].seconds)
-
     def _lease(
-        self, event: Asked, space: Space, found: _Found, cut: Cut, layout: Layout
+        self, event: Asked, space: Space, found: Match, cut: Cut, layout: Layout
     ) -> LoadLease | None:
         if not cut.chunks:
             return None
         world = self._world
-        wait_ns = int(max(4 * cut.load_s, cut.recompute_s) * 1e9)
+        wait_ns = int(max(4 * cut.transfer.total_s, cut.recompute_s) * 1e9)
         lease = LoadLease(
             number=world.number(),
             client=event.client,
@@ -198,9 +198,9 @@ class Loads:
         return lease
 
     def _decide(
-        self, event: Asked, space: Space, layout: Layout, outcome: tuple[_Found, Cut]
+        self, event: Asked, space: Space, layout: Layout, outcome: tuple[Match, Cut]
     ) -> Decision:
-        found, cut = outcome
+        world, (found, cut) = self._world, outcome
         tiers = found.tiers[: cut.chunks]
         tokens = self._tokens(tiers, layout, event.local_tokens % layout.chunk_tokens)
         decision = Decision(
@@ -212,13 +212,16 @@ class Loads:
             match_tokens=found.match_tokens,
             load_tokens=sum(tokens.values()),
             tiers=tokens,
-            load_s=cut.load_s,
+            load_s=cut.transfer.total_s,
             recompute_s=cut.recompute_s,
-            margin=self._world.config.margin,
+            margin=world.config.margin,
             choice=cut.choice,
             why=cut.why,
+            own_s=cut.transfer.own_s,
+            backlog_s=backlog_s(world, event, space),
+            exposed_s=cut.exposed_s,
         )
-        self._record(event.client, decision)
+        self.records.add(event.client, decision)
         return decision
 
     def _tokens(self, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
@@ -229,16 +232,6 @@ class Loads:
         if tiers:
             tokens[name(tiers[0])] -= skip_tokens
         return dict(tokens)
-
-    def _record(self, client: int, decision: Decision) -> None:
-        self._records.pop((client, decision.request), None)
-        self._records[client, decision.request] = decision
-        if len(self._records) > RECORDS_MAX:
-            del self._records[next(iter(self._records))]
-
-    def decisions(self, limit: int) -> list[Decision]:
-        """The last decisions, newest last."""
-        return list(self._records.values())[-limit:] if limit > 0 else []
 
     # --- loading ---
 
@@ -297,10 +290,10 @@ class Loads:
             raw_bytes=lease.space.raw_bytes,
             left=len(rows),
             started_ns=world.now_ns,
-            ahead_bytes=world.costs.queued_bytes[tier],
+            ahead_bytes=world.costs.ahead_bytes(tier, world.now_ns),
         )
         self.jobs[job.number] = job
-        world.costs.queued_bytes[tier] += len(rows) * job.raw_bytes
+        world.costs.reading[tier].add(len(rows) * job.raw_bytes, world.now_ns)
         items = tuple(
             Item(
                 key=index.key(row),
@@ -317,8 +310,13 @@ class Loads:
         )
 
     def _advance(self, lease: LoadLease) -> None:
-        lease.ready += self._world.blocks.count_ready(DRAM, lease.rows, lease.ready)
-        self._world.out.append(Progress(lease.number, lease.ready, lease.failed))
+        world = self._world
+        more = world.blocks.count_ready(DRAM, lease.rows, lease.ready)
+        if more:
+            lane = world.costs.copying.setdefault(lease.client, Lane())
+            lane.add(more * lease.space.raw_bytes, world.now_ns)
+            lease.ready += more
+        world.out.append(Progress(lease.number, lease.ready, lease.failed))
 
     def done(self, job: LoadJob, event: Done) -> None:
         """One object arrived in the arena. One that was doomed meanwhile will never be READY."""
@@ -341,7 +339,7 @@ class Loads:
     def _arrived(self, job: LoadJob, item: int, *, failed: bool) -> None:
         world = self._world
         row, job.rows[item] = job.rows[item], NONE
-        world.costs.queued_bytes[job.tier] -= job.raw_bytes
+        world.costs.reading[job.tier].take(job.raw_bytes, world.now_ns)
         job.left -= 1
         job.whole &= not failed
         if not job.left:
@@ -380,11 +378,12 @@ class Loads:
     def _account(self, lease: LoadLease, event: Released) -> None:
         """Compare what the load took with what recomputing would have taken."""
         tally, world = self._world.tally, self._world
-        decision = self._records.get((lease.client, lease.request))
+        decision = self.records.find(lease.client, lease.request)
         if decision is None or not lease.wanted:
             return
         actual_s = event.waited_ns / 1e9
-        self._records[lease.client, lease.request] = replace(decision, actual_s=actual_s)
+        lease.ending = Ending.FAILED if event.failed else Ending.LOADED
+        lease.actual_s = actual_s
         _, layout = world.joined(lease.space.digest)
         tokens = self._tokens(lease.tiers, layout, lease.skip_tokens)
         loaded = sum(tokens.values())
@@ -411,13 +410,21 @@ class Loads:
     def _end(self, lease: LoadLease) -> None:
         del self.leases[lease.number]
         self._lease_of.pop((lease.client, lease.request), None)
-        self._world.blocks.unpin_all(lease.rows)
-        self._world.out.append(Ended(lease.number))
+        world = self._world
+        world.blocks.unpin_all(lease.rows)
+        if lease.ready:
+            lane = world.costs.copying[lease.client]
+            lane.take(lease.ready * lease.space.raw_bytes, world.now_ns)
+        world.out.append(Ended(lease.number))
+        record = self.records.end(lease.client, lease.request, lease.ending, lease.actual_s)
+        if record is not None:
+            world.out.append(Judged(lease.client, record))
 
     def left(self, client: int) -> None:
         """A client is gone: so are its leases."""
         for lease in [x for x in self.leases.values() if x.client == client]:
             self._end(lease)
+        self._world.costs.copying.pop(client, None)
 
     def expire(self) -> None:
         """End every lease whose time is over."""
@@ -432,16 +439,3 @@ class Loads:
             yield from lease.rows
         for job in self.jobs.values():
             yield from (row for row in job.rows if row != NONE)
-
-
-def _sizes(
-    sources: tuple[tuple[int, int], ...], raw_bytes: int, tiers: int
-) -> dict[int, list[int]]:
-    """Bytes to be loaded from each tier, by where a cut is possible: after each of the sources."""
-    sizes: dict[int, list[int]] = {}
-    chunks, so_far = 0, [0] * tiers
-    for tier, count in sources:
-        chunks += count
-        so_far[tier] += count * raw_bytes
-        sizes[chunks] = so_far.copy()
-    return sizes

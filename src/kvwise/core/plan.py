@@ -1,17 +1,57 @@
 """Plan: load, load a part, or recompute, whichever is faster now. It changes nothing.
 
 Let T(k) be the time to first token when the first k chunks are loaded and the rest is computed.
-Over chunks that come from one tier, T is concave in k: loading grows linearly, while what is left
-to compute shrinks ever faster because attention makes late tokens dearer. So the best k is where
-the source changes, or nothing, or everything, and only those few are priced.
+The engine is busy with earlier prompts for another B seconds, and a load takes L(k), the queues of
+tiers and links included, so that
+
+    T(k) = max(L(k), B) + C(k)          where C(k) computes what is not loaded.
+
+What of a load hides behind B costs this request nothing. Where an engine overlaps copying with
+computing layer by layer, the copy begins when the engine is free: T(k) = B + pipelined(L(k), C(k)).
+
+Within one tier L is linear and C concave, so that without B the best k is where the source
+changes, or nothing, or everything. B adds the place where L(k) overtakes it. Those few are priced,
+and some in between where more than one tier makes the curve less simple.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvwise.core.words import Choice, Why
+
+RUNS_PRICED_MAX = 16
+"""Of more changes of tier than this, only the first ones and the end are priced."""
+
+FRACTIONS = (0.25, 0.5, 0.75)
+FRACTIONED_CHUNKS_MIN = 8
+FRACTIONED_RUNS_MAX = 4
+"""Where runs are priced within: the first so many of at least so many chunks."""
+
+TIE = 0.005
+"""Cuts whose times differ by less than this share are equal: the one that computes less is taken.
+
+What an engine need not compute is there for the requests behind this one.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How long a load takes.
+
+    Attributes:
+        total_s: until the last byte is on the device, what is ahead of it included.
+        own_s: what it keeps tiers and links busy, nothing ahead of it.
+    """
+
+    total_s: float
+    own_s: float
+
+
+NOTHING = Transfer(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +65,11 @@ class Question:
         local_tokens: leading tokens on the device.
         total_tokens: tokens of the prompt.
         policy: `auto`, `load` (always) or `recompute` (never load).
-        margin: a load must win by this fraction of its own time.
+        margin: a load must win by this fraction of the time that it keeps tiers and links busy.
+        backlog_s: time until the engine is done with what it has to compute before this prompt.
+        layers: layers over which the load of chunks in the arena overlaps with computing; 0 for a
+            load that has to be over before anything is computed.
+        limit_s: loads that would take longer are given up, and so are not worth starting.
     """
 
     sources: tuple[tuple[int, int], ...]
@@ -35,6 +79,9 @@ class Question:
     total_tokens: int
     policy: str
     margin: float
+    backlog_s: float = 0.0
+    layers: int = 0
+    limit_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +90,28 @@ class Cut:
 
     Attributes:
         chunks: leading chunks of the sources to load; 0 for none.
-        load_s: estimated seconds of the load considered best.
+        transfer: of the load considered best.
+        exposed_s: by how much that load delays the first token, beyond what hides behind others.
         recompute_s: estimated seconds to compute the same tokens instead.
     """
 
     chunks: int
-    load_s: float
+    transfer: Transfer
+    exposed_s: float
     recompute_s: float
     choice: Choice
     why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """One cut: what it gains against computing everything, its margin taken off."""
+
+    chunks: int
+    transfer: Transfer
+    exposed_s: float
+    saved_s: float
+    net_s: float
 
 
 def runs(tiers: bytes) -> tuple[tuple[int, int], ...]:
@@ -67,38 +127,138 @@ def runs(tiers: bytes) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+def pipelined(load_s: float, compute_s: float, layers: int) -> float:
+    """Time of a step whose layers wait each for its own part of a load, layers being alike.
+
+    The closed form of done_load[i] = done_load[i-1] + l and
+    done_compute[i] = max(done_compute[i-1], done_load[i]) + c.
+    """
+    return max(load_s, compute_s) + min(load_s, compute_s) / layers
+
+
 def choose(
     question: Question,
-    load_s: Callable[[int], float],
+    transfer: Callable[[int], Transfer],
     recompute_s: Callable[[int, int], float],
 ) -> Cut:
     """The best number of leading chunks to load.
 
     Args:
         question: what there is.
-        load_s: seconds to have the first k chunks on the device.
+        transfer: how long it takes to have the first k chunks on the device.
         recompute_s: seconds to compute n new tokens after c cached ones.
     """
-    total, local = question.total_tokens, question.local_tokens
-    whole = recompute_s(total - local, local)
-    ends, chunks = [], 0
-    for _, count in question.sources:
-        chunks += count
-        ends.append(chunks)
-    priced = []
-    for end in ends:
-        covered = local + end * question.chunk_tokens - question.skip_tokens
-        saved = whole - recompute_s(total - covered, covered)
-        priced.append((saved - load_s(end), end, saved))
-    gain, best, saved = max(priced)
-    load = load_s(best)
-    if question.policy == "recompute":
-        return Cut(0, load, saved, Choice.RECOMPUTE, Why.FORCED)
+    prices = _Prices(question, transfer, recompute_s)
     if question.policy == "load":
-        _, end, saved = priced[-1]
-        return Cut(end, load_s(end), saved, Choice.LOAD, Why.FORCED)
-    if gain <= question.margin * load:
-        return Cut(0, load, saved, Choice.RECOMPUTE, Why.SLOWER)
-    if best < ends[-1]:
-        return Cut(best, load, saved, Choice.LOAD_PART, Why.TAIL_SLOWER)
-    return Cut(best, load, saved, Choice.LOAD, Why.FASTER)
+        cut = prices.of(prices.ends[-1])
+        return _cut(cut, Choice.LOAD, Why.FORCED)
+    priced = [prices.of(chunks) for chunks in sorted(prices.candidates())]
+    in_time = [one for one in priced if one.transfer.total_s <= question.limit_s]
+    best = _best(in_time or priced, prices.whole_s + question.backlog_s)
+    if question.policy == "recompute":
+        return _cut(best, Choice.RECOMPUTE, Why.FORCED)
+    if not in_time:
+        return _cut(best, Choice.RECOMPUTE, Why.TOO_LATE)
+    if best.net_s <= 0:
+        return _cut(best, Choice.RECOMPUTE, Why.SLOWER)
+    if best.chunks < prices.ends[-1]:
+        return _cut(best, Choice.LOAD_PART, Why.TAIL_SLOWER)
+    return _cut(best, Choice.LOAD, Why.FASTER)
+
+
+def _cut(priced: _Priced, choice: Choice, why: Why) -> Cut:
+    chunks = 0 if choice is Choice.RECOMPUTE else priced.chunks
+    return Cut(chunks, priced.transfer, priced.exposed_s, priced.saved_s, choice, why)
+
+
+def _best(priced: list[_Priced], whole_s: float) -> _Priced:
+    """The cut that gains most; of those that gain as good as that, the one that computes least."""
+    most = max(one.net_s for one in priced)
+    least = most - TIE * max(0.0, whole_s - most) if most > 0 else most
+    return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
+
+
+def _constant(value_s: float, _chunks: int) -> float:
+    """The same for every cut."""
+    return value_s
+
+
+class _Prices:
+    """What cuts of one question cost."""
+
+    def __init__(
+        self,
+        question: Question,
+        transfer: Callable[[int], Transfer],
+        recompute_s: Callable[[int, int], float],
+    ) -> None:
+        self._question = question
+        self._transfer = transfer
+        self._recompute_s = recompute_s
+        self.whole_s = recompute_s(
+            question.total_tokens - question.local_tokens, question.local_tokens
+        )
+        self.ends: list[int] = []
+        chunks = 0
+        for _, count in question.sources:
+            chunks += count
+            self.ends.append(chunks)
+
+    def of(self, chunks: int) -> _Priced:
+        """The price of a cut."""
+        question, transfer = self._question, self._transfer(chunks)
+        rest_s = self._rest_s(chunks)
+        if self._overlaps(chunks):
+            exposed_s = pipelined(transfer.total_s, rest_s, question.layers) - rest_s
+        else:
+            exposed_s = max(0.0, transfer.total_s - question.backlog_s)
+        saved_s = self.whole_s - rest_s
+        net_s = saved_s - exposed_s - question.margin * transfer.own_s
+        return _Priced(chunks, transfer, exposed_s, saved_s, net_s)
+
+    def candidates(self) -> set[int]:
+        """Cuts that are worth a price."""
+        ends = self.ends
+        found = {*ends[:RUNS_PRICED_MAX], ends[-1]}
+        found.update(self._within())
+        question = self._question
+        for bound_s in (question.backlog_s, question.limit_s):
+            if 0 < bound_s < math.inf:
+                found.update(self._around(partial(_constant, bound_s)))
+        if question.layers and not question.sources[0][0]:
+            found.update(self._around(self._rest_s))
+        return found
+
+    def _within(self) -> Iterator[int]:
+        """A few cuts inside the first long runs."""
+        begins = [0, *self.ends]
+        spans = [(begin, end) for begin, end in zip(begins, self.ends, strict=False)]
+        long = [span for span in spans if span[1] - span[0] >= FRACTIONED_CHUNKS_MIN]
+        for begin, end in long[:FRACTIONED_RUNS_MAX]:
+            for fraction in FRACTIONS:
+                yield begin + int((end - begin) * fraction)
+
+    def _around(self, bound_s: Callable[[int], float]) -> Iterator[int]:
+        """The last cut whose load takes no longer than a bound that never grows, and the next."""
+        low, high = 0, self.ends[-1] + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._transfer(middle).total_s <= bound_s(middle):
+                low = middle
+            else:
+                high = middle
+        if low:
+            yield low
+        if high <= self.ends[-1]:
+            yield high
+
+    def _rest_s(self, chunks: int) -> float:
+        """Seconds to compute what is left after a cut."""
+        question = self._question
+        covered = question.local_tokens + chunks * question.chunk_tokens - question.skip_tokens
+        return self._recompute_s(question.total_tokens - covered, covered)
+
+    def _overlaps(self, chunks: int) -> bool:
+        """Whether all of a cut is in the arena, and loads of that overlap with computing."""
+        tier, count = self._question.sources[0]
+        return self._question.layers > 0 and not tier and chunks <= count

@@ -199,7 +199,8 @@ class Stores:
     def drain(self) -> None:
         """Start deferred writes while nothing is being read; reads go before writes."""
         for tier, queue in self.queues.items():
-            while queue and len(self.jobs) < JOBS_MAX and not self._world.costs.queued_bytes[tier]:
+            reading = self._world.costs.reading[tier]
+            while queue and len(self.jobs) < JOBS_MAX and not reading.size_bytes:
                 if not self._start(tier, queue):
                     break
 

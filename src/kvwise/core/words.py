@@ -24,6 +24,15 @@ class Choice(Enum):
     RECOMPUTE = "recompute"
 
 
+class Ending(Enum):
+    """What became of a load."""
+
+    OPEN = "open"
+    LOADED = "loaded"
+    FAILED = "failed"
+    UNUSED = "unused"
+
+
 class Why(Enum):
     """Reasons of decisions, refusals and drops. Metrics count them, `explain` prints them."""
 
@@ -33,6 +42,7 @@ class Why(Enum):
     ON_DEVICE = "on_device"
     SLOWER = "slower"
     TAIL_SLOWER = "tail_slower"
+    TOO_LATE = "too_late"
     NO_ROOM = "no_room"
     TOO_SHORT = "too_short"
     PRESENT = "present"
@@ -128,6 +138,10 @@ class Asked:
         keys: of every whole chunk of the prompt, in order.
         local_tokens: leading tokens that the device already holds.
         total_tokens: tokens of the prompt; at least one is always left to compute.
+        backlog_tokens: tokens of prompts that the engine still has to compute before this one.
+        backlog_pairs: sum over those prompts of n * (c + n / 2), n new tokens after c cached ones.
+        layers: layers over which the engine overlaps the copy of what is in the arena with
+            computing; 0 if a load has to end before its prompt is computed.
     """
 
     now_ns: int
@@ -138,6 +152,9 @@ class Asked:
     local_tokens: int
     total_tokens: int
     hints: Hints = Hints()
+    backlog_tokens: int = 0
+    backlog_pairs: float = 0.0
+    layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +324,17 @@ class Decision:
     Attributes:
         match_tokens: leading tokens found in the cache, device included.
         load_tokens: tokens the plan loads; 0 for recompute.
-        tiers: tokens to load by tier name.
-        load_s: estimated seconds of the load that was considered best.
+        tiers: tokens to load by tier name, in the order of the prompt.
+        load_s: estimated seconds of the load that was considered best, queues included.
         recompute_s: estimated seconds to compute the same tokens instead.
-        margin: fraction by which the load must win.
+        margin: fraction of `own_s` by which the load must win.
         actual_s: measured seconds of the load, 0 while unknown.
+        ending: what became of the load; OPEN while unknown, and where there is none.
+        own_s: part of `load_s` in which it keeps tiers and links busy itself.
+        backlog_s: estimated seconds until the engine is done with earlier prompts.
+        exposed_s: part of `load_s` by which it delays the first token: what does not hide behind
+            earlier prompts, or behind computing the rest. Loading wins if this is well below
+            `recompute_s`.
     """
 
     now_ns: int
@@ -328,6 +351,10 @@ class Decision:
     choice: Choice
     why: Why
     actual_s: float = 0.0
+    ending: Ending = Ending.OPEN
+    own_s: float = 0.0
+    backlog_s: float = 0.0
+    exposed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +414,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A load is over, and this is the record of its decision; it only tells."""
+
+    client: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One object of a job.
 
@@ -442,4 +477,4 @@ class Drop:
     why: Why
 
 
-Command = Planned | Granted | Progress | Ended | Load | Store | Drop
+Command = Planned | Granted | Progress | Ended | Load | Store | Drop | Judged

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from kvwise.core.blocks import Blocks
-from kvwise.core.cost import Costs, Pipe, Recompute
+from kvwise.core.cost import Costs, Lane, Pipe, Recompute
 from kvwise.core.layout import Layout
 from kvwise.core.words import DRAM, Command, Namespace, TierSpec
 from kvwise.errors import BugError
@@ -15,7 +15,6 @@ DEVICE_RATE_BYTES_PER_S = 4e9
 DEVICE_LATENCY_S = 2e-4
 SPACES_MAX = 4096
 LEASES_MAX = 8192
-RECORDS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class World:
         self.config = config
         self.blocks = Blocks(config.tiers, config.page_bytes, config.eviction)
         pipes = [Pipe(t.rate_bytes_per_s, t.latency_s) for t in config.tiers]
-        self.costs = Costs([None, *pipes[1:]], queued_bytes=[0] * len(config.tiers))
+        self.costs = Costs([None, *pipes[1:]], reading=[Lane() for _ in config.tiers])
         self.tally = Tally()
         self.out: list[Command] = []
         self.now_ns = 0

@@ -56,6 +56,9 @@ class Ask(msgspec.Struct, tag="ask", frozen=True):
     local_tokens: int
     total_tokens: int
     hints: Hints = Hints()
+    backlog_tokens: int = 0
+    backlog_pairs: float = 0.0
+    layers: int = 0
 
 
 class Plan(msgspec.Struct, tag="plan", frozen=True):

@@ -38,6 +38,7 @@ LAYERS_MAX = 1 << 14
 """What a namespace, which is kept for good, may take."""
 
 TOKENS_MAX = (1 << 31) - 1
+BACKLOG_TOKENS_MAX = 1 << 40
 COPIED_BYTES_MAX = 1 << 40
 SECONDS_MAX = 1e6
 PAIRS_MAX = 1e18
@@ -96,6 +97,8 @@ class Session:
             ask.local_tokens,
             ask.total_tokens,
             ask.hints,
+            *_backlog(ask),
+            layers=min(max(0, ask.layers), LAYERS_MAX),
         )
         (answer,) = self._handle([event])
         if not isinstance(answer, Planned):
@@ -228,3 +231,9 @@ class Session:
         """The brain's number of a client's lease; 0, which no lease has, for another daemon's."""
         epoch, number = split_lease(lease)
         return number if epoch == self._node.epoch else 0
+
+
+def _backlog(ask: Ask) -> tuple[int, float]:
+    """Tokens and pairs of earlier prompts; what cannot be counts as an idle engine."""
+    sane = 0 <= ask.backlog_tokens <= BACKLOG_TOKENS_MAX and 0 <= ask.backlog_pairs <= PAIRS_MAX
+    return (ask.backlog_tokens, ask.backlog_pairs) if sane else (0, 0.0)

@@ -62,6 +62,7 @@ class Run:
 
     Attributes:
         tokens: how many have their KV on the device.
+        coming: how many more will have it when a load is over.
         offered: chunks that were offered, or need not be.
         first_ns: when the first token was there; 0 before.
     """
@@ -70,6 +71,7 @@ class Run:
     keys: bytes
     phase: Phase = Phase.WAITING
     tokens: int = 0
+    coming: int = 0
     offered: int = 0
     first_ns: int = 0
     attempt: int = 0
@@ -361,7 +363,7 @@ class Engine:
         if injector.strikes(Fault.ABORT, name):
             self._abort(run, planned)
         elif planned is not None and planned.lease:
-            run.phase = Phase.LOADING
+            run.phase, run.coming = Phase.LOADING, planned.load_tokens
             delay_ns = 0
             if injector.strikes(Fault.UNUSED_PLAN, name):
                 most_ns = 2 * self._node.config.lease_ttl_ns
@@ -380,7 +382,19 @@ class Engine:
             blocks -= 1
         return min(blocks, (run.prompt_tokens - 1) // BLOCK_TOKENS) * BLOCK_TOKENS
 
+    def _backlog(self, run: Run) -> tuple[int, float]:
+        """What is still to be computed of the prompts before this one: tokens, and pairs."""
+        tokens, pairs = 0, 0.0
+        for other in self._running:
+            if other is not run and other.phase in (Phase.COMPUTING, Phase.LOADING):
+                before = other.tokens + other.coming
+                new = max(0, other.prompt_tokens - before)
+                tokens += new
+                pairs += new * (before + new / 2)
+        return tokens, pairs
+
     def _ask(self, run: Run) -> Planned | None:
+        backlog_tokens, backlog_pairs = self._backlog(run)
         asked = Asked(
             now_ns=self._node.clock_ns(),
             client=self._client,
@@ -390,6 +404,8 @@ class Engine:
             local_tokens=run.tokens,
             total_tokens=run.prompt_tokens,
             hints=run.request.hints,
+            backlog_tokens=backlog_tokens,
+            backlog_pairs=backlog_pairs,
         )
         answer = self._say(asked)
         return answer if isinstance(answer, Planned) else None
@@ -435,7 +451,7 @@ class Engine:
 
     def _loaded(self, run: Run, planned: Planned, chunks: int) -> None:
         """A load ended, well or badly, with so many chunks on the device: compute the rest."""
-        run.load = None
+        run.load, run.coming = None, 0
         if chunks:
             stop = planned.first_chunk + chunks
             run.tokens = max(run.tokens, stop * self._chunk_tokens)

@@ -263,10 +263,13 @@ class Ledger:
         if not command.lease:
             return
         decision = command.decision
-        gain_s = decision.recompute_s - decision.load_s
-        policy, least_s = self.config.policy, decision.margin * decision.load_s
+        gain_s = decision.recompute_s - decision.exposed_s
+        policy, least_s = self.config.policy, decision.margin * decision.own_s
         wins = policy == "load" or (policy == "auto" and gain_s > least_s)
         require("a load is chosen only when it wins", decision, held=wins)
+        hidden_s = decision.load_s - decision.exposed_s
+        fair = -1e-9 <= hidden_s <= decision.backlog_s + 1e-9 or event.layers > 0
+        require("a load hides behind earlier prompts only", decision, held=fair)
         bounded = 0 < command.deadline_ns <= self.config.load_timeout_ns
         require("waits are bounded", command, held=bounded)
         first, keys = command.first_chunk, split_keys(event.keys)

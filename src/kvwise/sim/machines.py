@@ -62,9 +62,12 @@ class Link:
     def finish_ns(self, size_bytes: int) -> int:
         """Take the link for a copy of this size; when that copy will be complete."""
         begin_ns = max(self._timeline.now_ns, self._free_ns)
-        took_ns = self._latency_ns + int(size_bytes / self._rate_bytes_per_s * NS_PER_S)
-        self._free_ns = begin_ns + took_ns
+        self._free_ns = begin_ns + self.took_ns(size_bytes)
         return self._free_ns
+
+    def took_ns(self, size_bytes: int) -> int:
+        """How long a copy of this size takes, once it has the link."""
+        return self._latency_ns + int(size_bytes / self._rate_bytes_per_s * NS_PER_S)
 
 
 class Arena:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from kvwise.core.records import RECORDS_MAX
 from kvwise.core.words import Asked, Decision, Released
-from kvwise.core.world import RECORDS_MAX
 
 
 @dataclass(slots=True)

@@ -136,12 +136,13 @@ class _Reader:
         pages = self._pages[self.copied * each : ready * each]
         before, begin_ns = arena.changes(pages), desk.now_ns()
         size_bytes = (ready - self.copied) * desk.layout.rank_bytes
-        finish_ns = desk.lanes[self._rank].inbound.finish_ns(size_bytes)
+        link = desk.lanes[self._rank].inbound
+        finish_ns = link.finish_ns(size_bytes)
 
         def copied() -> None:
             self._copying = False
             took_ns = desk.now_ns() - begin_ns
-            self.copy_ns += took_ns
+            self.copy_ns += link.took_ns(size_bytes)
             self._longest_ns = max(self._longest_ns, took_ns)
             if self._slot() is None:
                 self._finish(failed=True)

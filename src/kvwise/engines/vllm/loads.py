@@ -6,6 +6,7 @@ and the reports of all ranks become one result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvwise.engines.copying import Chunks
@@ -13,7 +14,7 @@ from kvwise.engines.vllm.blocks import Tables, chunk_blocks, grant_pages
 from kvwise.engines.vllm.counts import Counts
 from kvwise.engines.vllm.link import Link
 from kvwise.engines.vllm.orders import LoadOrder, LoadReport
-from kvwise.engines.vllm.prompts import Grid, Prompt
+from kvwise.engines.vllm.prompts import Grid, Prompt, backlog
 from kvwise.live.clock import now_ns
 from kvwise.live.messages import Ask, Plan, Release
 from kvwise.units import NS_PER_S
@@ -63,20 +64,22 @@ class Loading:
 class Loads:
     """All loads of one engine."""
 
-    def __init__(self, link: Link, counts: Counts, grid: Grid, *, ranks: int) -> None:
-        """`ranks` workers report on every load."""
+    def __init__(self, link: Link, counts: Counts, grid: Grid, *, ranks: int, layers: int) -> None:
+        """`ranks` workers report on every load; over so many `layers` copying may overlap."""
         self._link = link
         self._counts = counts
         self._grid = grid
         self._ranks = ranks
+        self._layers = layers
         self._number = 0
         self._loading: dict[int, Loading] = {}
         self._orders: list[LoadOrder] = []
         self._cancels: list[int] = []
 
-    def plan(self, prompt: Prompt, local: int) -> Plan | None:
+    def plan(self, prompt: Prompt, local: int, ahead: Iterable[Prompt]) -> Plan | None:
         """What to load beyond `local` tokens on the device; None for nothing.
 
+        `ahead` are the prompts that are computed before this one.
         Nothing changes when it is asked again. The last token is never offered: one must be left
         to compute.
         """
@@ -85,6 +88,7 @@ class Loads:
             return None
         fresh = now_ns() - prompt.planned_ns < PLAN_FRESH_NS
         if prompt.plan is None or not fresh or (local, limit) != prompt.planned_for:
+            backlog_tokens, backlog_pairs = backlog(ahead)
             plan = self._link.ask(
                 Ask(
                     request=prompt.name,
@@ -93,6 +97,9 @@ class Loads:
                     local_tokens=local,
                     total_tokens=prompt.request.num_tokens,
                     hints=prompt.hints,
+                    backlog_tokens=backlog_tokens,
+                    backlog_pairs=backlog_pairs,
+                    layers=self._layers,
                 )
             )
             prompt.plan, prompt.planned_for = plan, (local, limit)

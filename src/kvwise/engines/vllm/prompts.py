@@ -5,7 +5,7 @@ Keys grow with the request and are never computed twice. Nothing here talks to a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ class Prompt:
         hints: what the caller wants; both are set when the request cannot be identified.
         keys: of its whole chunks, joined.
         load_limit: chunks, from the first, that may still be offered for loading.
+        admitted: whether vLLM has given it blocks, so that it comes before those that still wait.
         stored: chunks, from the first, that need not be offered for storing any more.
         plan: the promise that stands, if any.
         planned_for: tokens on the device, and chunks asked about, when it was made.
@@ -64,6 +65,7 @@ class Prompt:
     hints: Hints
     keys: bytearray = field(default_factory=bytearray)
     load_limit: int = 1 << 60
+    admitted: bool = False
     stored: int = 0
     plan: Plan | None = None
     planned_for: tuple[int, int] = (0, 0)
@@ -77,6 +79,11 @@ class Prompt:
     def name(self) -> str:
         """VLLM's name for the request."""
         return str(self.request.request_id)
+
+    @property
+    def left_tokens(self) -> int:
+        """Tokens of the prompt that are still to be computed, those of this step included."""
+        return max(0, int(self.request.num_prompt_tokens - self.request.num_computed_tokens))
 
     def grow(self, grid: Grid) -> int:
         """Make keys of chunks that became whole; the answer is how many there are.
@@ -101,6 +108,19 @@ class Prompt:
     def some_keys(self, first: int, end: int) -> bytes:
         """Keys of chunks `first` up to `end`, joined."""
         return bytes(self.keys[first * KEY_BYTES : end * KEY_BYTES])
+
+
+def backlog(ahead: Iterable[Prompt]) -> tuple[int, float]:
+    """What an engine has still to compute of these prompts: tokens, and pairs of n * (c + n / 2).
+
+    What vLLM gives a load that runs counts as computed, so only the rest of its prompt is left.
+    """
+    tokens, pairs = 0, 0.0
+    for prompt in ahead:
+        if new := prompt.left_tokens:
+            tokens += new
+            pairs += new * (prompt.request.num_computed_tokens + new / 2)
+    return tokens, pairs
 
 
 class Adapters:

@@ -5,7 +5,7 @@ It follows vLLM's calls and owns no policy: what is worth loading or keeping is 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from kvwise.core.layout import GroupKind
@@ -43,7 +43,14 @@ class _Serving:
         layout = facts.layout
         self.facts = facts
         self.grid = Grid(space, layout.block_tokens, layout.chunk_tokens)
-        self.loads = Loads(link, counts, self.grid, ranks=settings.ranks)
+        layers = sum(len(group.pages_bytes) for group in layout.groups)
+        self.loads = Loads(
+            link,
+            counts,
+            self.grid,
+            ranks=settings.ranks,
+            layers=layers if settings.can_layer else 0,
+        )
         self.stores = Stores(link, counts, self.grid, ranks=layout.ranks)
         self.rhythm = Rhythm(space)
         self.events = Events(self.grid) if settings.events else None
@@ -112,7 +119,7 @@ class SchedulerSide:
         if not self._settings.can_load or prompt.hints.no_load or request.skip_reading_prefix_cache:
             prompt.outcome |= {"choice": Choice.RECOMPUTE.value, "why": Why.DISABLED.value}
             return 0, False
-        plan = serving.loads.plan(prompt, local)
+        plan = serving.loads.plan(prompt, local, self._ahead(prompt))
         tokens = serving.loads.tokens(prompt, plan, local) if plan is not None else 0
         if plan is None or not tokens:
             return 0, False
@@ -125,6 +132,7 @@ class SchedulerSide:
         serving, prompt = self._serving, self._prompts.get(request.request_id)
         if serving is None or prompt is None:
             return
+        prompt.admitted = True
         if tokens and prompt.plan is not None:
             prompt.sources = split_tokens(prompt.plan, tokens)
             serving.loads.order(prompt, blocks.get_block_ids(), tokens, layered=prompt.layered)
@@ -240,6 +248,13 @@ class SchedulerSide:
         self._link.close()
 
     # --- inside ---
+
+    def _ahead(self, prompt: Prompt) -> Iterator[Prompt]:
+        """Prompts that are computed before this one: vLLM asks about those at the head of a queue.
+
+        So whoever waits as well comes later, and whoever has blocks comes first.
+        """
+        return (one for one in self._prompts.values() if one.admitted and one is not prompt)
 
     def _open(self, vllm_config: VllmConfig, facts: Facts) -> None:
         """Open a namespace and start with empty books."""
