@@ -84,13 +84,35 @@ def test_another_profile(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixt
     assert load["seconds_lost"] > load["seconds_saved"] == 0
 
 
+def test_a_cell_of_the_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell is told with its ratios, in processes as without; worse cells make the exit code."""
+    cells = ("--grid", "--cell", "2048,1,50", "--cell", "2048,2,1")
+    text = ran(capsys, *cells)
+    one, two = (told(capsys, *cells, "--jobs", jobs) for jobs in ("1", "2"))
+
+    assert text[0] == 0
+    assert "0 of 2 cells are worse" in text[1]
+    assert one == two
+    assert [cell["mean_ratio"] for cell in one["cells"]] == pytest.approx([1, 1], abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--policy", "lru"], "--policy needs --trace"),
-        ([str(SAMPLE["mooncake"])], "a file needs --trace"),
-        (["--trace", str(SAMPLE["mooncake"]), "--seed", "1"], "--seed means nothing with --trace"),
+        (["--policy", "lru"], "--policy is for --trace, not for runs with faults"),
+        ([str(SAMPLE["mooncake"])], "a file is for --trace, not"),
+        (
+            ["--trace", str(SAMPLE["mooncake"]), "--seed", "1"],
+            "--seed is for runs with faults",
+        ),
         (["--trace", str(SAMPLE["mooncake"])], "--capacity-tokens"),
+        (["--grid", "--trace", str(SAMPLE["mooncake"])], "two different things"),
+        (["--grid", "--policy", "lru"], "--policy is for --trace, not for --grid"),
+        (["--cell", "2048,1,1"], "--cell is for --grid, not"),
+        (["--grid", "--cell", "2048,1"], "'2048,1' is no cell"),
+        (["--grid", "--cell", "2048,0,1"], "clients"),
+        (["--grid", "--cell", "2048,1,nan"], "GB/s"),
+        (["--grid", "--cell", "9999999,1,1"], "a prefix has"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1e99"], "'1e99' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "nan"], "'nan' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1,,2"], "'' is no number"),

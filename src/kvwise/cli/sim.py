@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +28,8 @@ import kvwise
 from kvwise.cli.explain import print_verdict
 from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.reading import Reading, reading
-from kvwise.cli.sim_trace import Replaying, replaying, run_trace
+from kvwise.cli.sim_grid import run_grid
+from kvwise.cli.sim_trace import Replaying, profile_in, replaying, run_trace
 from kvwise.live.events import replay
 from kvwise.sim.report import Summary, failed_seed, tell
 from kvwise.sim.scenario import REQUESTS, draw
@@ -38,9 +40,24 @@ EXIT_BROKEN = 1
 SEEDS = 200
 SEEDS_AT_ONCE = 8
 EVENTS_SHOWN = 12
-_OF_FAULTS = {"seeds", "first", "seed", "requests", "audit_every", "log"}
-_OF_TRACES = {"files", *Reading.__annotations__, *Replaying.__annotations__}
-"""Parameters that have a meaning in one mode only."""
+
+
+class Mode(Enum):
+    """What a run is about, in the words of messages."""
+
+    FAULTS = "runs with faults"
+    TRACE = "--trace"
+    GRID = "--grid"
+
+
+_MODES_OF = {
+    **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every", "log"), (Mode.FAULTS,)),
+    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE,)),
+    **dict.fromkeys(Replaying.__annotations__, (Mode.TRACE,)),
+    "profile": (Mode.TRACE, Mode.GRID),
+    "named": (Mode.GRID,),
+}
+"""Parameters that do not mean something in every mode."""
 
 GIT_S = 5.0
 """How long git may take to name the commit."""
@@ -60,6 +77,8 @@ class Campaign:
 class Said(Reading, Replaying):
     """All options of all modes that are not named one by one."""
 
+    grid: bool
+    named: tuple[str, ...]
     seeds: int
     first: int
     requests: int
@@ -77,6 +96,7 @@ Examples:
   kvwise sim --replay events.kvlog
   kvwise sim --trace trace.jsonl.gz --policy lru --capacity-tokens 1M,3M,10M
   kvwise sim --trace folder/ --start-every 200 --capacity-tokens 1M --json
+  kvwise sim --grid --jobs 4
 """
 )
 @click.argument(
@@ -120,6 +140,18 @@ Examples:
     metavar="FILE...",
     help="Instead, what a cache would do for this trace; more files and folders may follow.",
 )
+@click.option(
+    "--grid",
+    is_flag=True,
+    help="Instead, whether choosing is ever worse than always loading or never.",
+)
+@click.option(
+    "--cell",
+    "named",
+    multiple=True,
+    metavar="TOKENS,CLIENTS,GB/S",
+    help="With --grid: this cell alone; may be given several times.",
+)
 @replaying
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -143,10 +175,17 @@ def command(
 
     With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
     an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
+
+    With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
+    rates: always loaded, always computed, and whichever the brain chooses.
     """
-    _refuse_others("--trace" if traces else "")
-    if traces:
+    mode = _mode(said["grid"], bool(traces))
+    if mode is not Mode.FAULTS:
         take_kills_as_ctrl_c()
+    if mode is Mode.GRID:
+        profile = profile_in(said["profile"])
+        return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
+    if mode is Mode.TRACE:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
         verdict, _ = replay(log)
@@ -169,21 +208,25 @@ def command(
     return EXIT_BROKEN if summary.failed else 0
 
 
-def _refuse_others(mode: str) -> None:
-    """Refuse options that say something about another mode than the one that was asked for.
+def _mode(grid: bool, traced: bool) -> Mode:
+    """The mode that was asked for.
 
     Raises:
-        click.UsageError: there is one.
+        click.UsageError: an option says something about another one.
     """
+    if grid and traced:
+        raise click.UsageError("--grid and --trace are two different things to run")
+    mode = Mode.GRID if grid else Mode.TRACE if traced else Mode.FAULTS
     context = click.get_current_context()
-    others = _OF_FAULTS if mode else _OF_TRACES
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name in others and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            named = "a file" if name == "files" else parameter.opts[0]
-            raise click.UsageError(
-                f"{named} means nothing with {mode}" if mode else f"{named} needs --trace"
-            )
+        modes = _MODES_OF.get(name, tuple(Mode))
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and mode not in modes:
+            called = "a file" if name == "files" else parameter.opts[0]
+            wanted = " or ".join(one.value for one in modes)
+            raise click.UsageError(f"{called} is for {wanted}, not for {mode.value}")
+    return mode
 
 
 def _number(text: str) -> int:

@@ -70,7 +70,7 @@ _OPTIONS: Final = (
     click.option(
         "--profile",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"With --trace: how fast the model is, as TOML, instead of {DEFAULT}.",
+        help=f"With --trace or --grid: how fast the model is, as TOML, instead of {DEFAULT}.",
     ),
 )
 
@@ -94,8 +94,7 @@ def run_trace(
     ]
     if len(wanted) > RUNS_MAX:
         raise click.UsageError(f"{len(wanted)} runs are more than {RUNS_MAX}")
-    path = said["profile"]
-    profile = read_profile(path) if path is not None else PROFILES[DEFAULT]
+    profile = profile_in(said["profile"])
     with Terminal(Console(stderr=True)) as progress:
         trace = read(paths, options_of(reading), progress.now)
         tape = tape_of(trace)
@@ -112,6 +111,11 @@ def run_trace(
     else:
         show_results(trace, profile, results, Console(highlight=False))
     return 0
+
+
+def profile_in(path: Path | None) -> Profile:
+    """The profile in a file, or the default one."""
+    return PROFILES[DEFAULT] if path is None else read_profile(path)
 
 
 def _outcomes(

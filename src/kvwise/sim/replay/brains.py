@@ -20,6 +20,8 @@ from kvwise.core.words import (
     Asked,
     Cleared,
     Command,
+    Done,
+    Event,
     Filled,
     Granted,
     Joined,
@@ -28,6 +30,7 @@ from kvwise.core.words import (
     Offered,
     Planned,
     Released,
+    Store,
     Wanted,
 )
 from kvwise.errors import ConfigError
@@ -101,11 +104,11 @@ def teach(brain: Brain, profile: Profile, space: Space, chunks_max: int, clients
         clients: engines, numbered from `CLIENT`.
     """
     for client in range(CLIENT, CLIENT + clients):
-        brain.handle(Joined(0, client, space.namespace))
+        _hear(brain, Joined(0, client, space.namespace))
     most = min(chunks_max, _COPY_CHUNKS_MAX)
     keys = keys_of(np.arange(most, dtype=np.uint64) + np.uint64(1 << 40)).tobytes()
     offer = Offered(0, CLIENT, "warm-up", space.digest, ROOT, keys)
-    brain.handle(Filled(0, CLIENT, granted(brain.handle(offer)).lease, most))
+    _hear(brain, Filled(0, CLIENT, granted(_hear(brain, offer)).lease, most))
     for number in range(_COPIES):
         _copy(brain, profile, space, keys[: (number % most + 1) * KEY_BYTES])
     for number in range(_STEP_ROUNDS):
@@ -113,21 +116,32 @@ def teach(brain: Brain, profile: Profile, space: Space, chunks_max: int, clients
             cached = number * new // 2
             seconds = profile.step_s + profile.compute_s(new, cached)
             pairs = new * (cached + new / 2)
-            brain.handle(Observed(0, CLIENT, space.digest, new, pairs, seconds))
-    brain.handle(Cleared(0))
+            _hear(brain, Observed(0, CLIENT, space.digest, new, pairs, seconds))
+    _hear(brain, Cleared(0))
+
+
+def _hear(brain: Brain, event: Event) -> list[Command]:
+    """Tell the brain something; what it has written is written at once."""
+    out = brain.handle(event)
+    jobs = [command for command in out if isinstance(command, Store)]
+    for job in jobs:
+        for item in range(len(job.items)):
+            more = brain.handle(Done(0, job.job, item, stored_bytes=job.raw_bytes))
+            jobs += [command for command in more if isinstance(command, Store)]
+    return out
 
 
 def _copy(brain: Brain, profile: Profile, space: Space, keys: bytes) -> None:
     """One load from the arena, if the brain's policy loads at all."""
     total = (len(keys) // KEY_BYTES + 1) * space.chunk_tokens
     asked = Asked(0, CLIENT, "warm-up", space.digest, keys, 0, total)
-    plan = planned(brain.handle(asked))
+    plan = planned(_hear(brain, asked))
     if not plan.lease:
         return
-    brain.handle(Wanted(0, CLIENT, plan.lease, plan.chunks))
+    _hear(brain, Wanted(0, CLIENT, plan.lease, plan.chunks))
     size_bytes = plan.chunks * space.object_bytes
     took_ns = round(profile.load_s(size_bytes) * NS_PER_S)
-    brain.handle(Released(0, CLIENT, plan.lease, size_bytes, took_ns, took_ns))
+    _hear(brain, Released(0, CLIENT, plan.lease, size_bytes, took_ns, took_ns))
 
 
 class Digest:
