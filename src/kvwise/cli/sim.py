@@ -1,4 +1,8 @@
-"""`kvwise sim`: the brain in virtual time, with faults. It shows what `sim/` found out."""
+"""`kvwise sim`: the brain in virtual time, under faults or over a trace. It shows what came of it.
+
+One verb has several modes; an option that belongs to another mode than the one that was asked for
+is refused, not ignored.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,23 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Unpack
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import kvwise
 from kvwise.cli.explain import print_verdict
+from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.reading import Reading, reading
+from kvwise.cli.sim_grid import run_grid
+from kvwise.cli.sim_trace import Replaying, profile_in, replaying, run_trace
 from kvwise.live.events import replay
 from kvwise.sim.report import Summary, failed_seed, tell
 from kvwise.sim.scenario import REQUESTS, draw
@@ -29,6 +40,25 @@ EXIT_BROKEN = 1
 SEEDS = 200
 SEEDS_AT_ONCE = 8
 EVENTS_SHOWN = 12
+
+
+class Mode(Enum):
+    """What a run is about, in the words of messages."""
+
+    FAULTS = "runs with faults"
+    TRACE = "--trace"
+    GRID = "--grid"
+
+
+_MODES_OF = {
+    **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every", "log"), (Mode.FAULTS,)),
+    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE,)),
+    **dict.fromkeys(Replaying.__annotations__, (Mode.TRACE,)),
+    "profile": (Mode.TRACE, Mode.GRID),
+    "named": (Mode.GRID,),
+}
+"""Parameters that do not mean something in every mode."""
+
 GIT_S = 5.0
 """How long git may take to name the commit."""
 
@@ -44,6 +74,18 @@ class Campaign:
     jobs: int
 
 
+class Said(Reading, Replaying):
+    """All options of all modes that are not named one by one."""
+
+    grid: bool
+    named: tuple[str, ...]
+    seeds: int
+    first: int
+    requests: int
+    audit_every: int
+    jobs: int
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -52,7 +94,13 @@ Examples:
   kvwise sim --seed 0x2a --requests 200 --audit-every 1
   kvwise sim --seeds 1000 --json | jq .faults
   kvwise sim --replay events.kvlog
+  kvwise sim --trace trace.jsonl.gz --policy lru --capacity-tokens 1M,3M,10M
+  kvwise sim --trace folder/ --start-every 200 --capacity-tokens 1M --json
+  kvwise sim --grid --jobs 4
 """
+)
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FILE...]"
 )
 @click.option(
     "--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="How many seeds."
@@ -84,21 +132,72 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Instead, verify the event log of a daemon: same commands again?",
 )
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE...",
+    help="Instead, what a cache would do for this trace; more files and folders may follow.",
+)
+@click.option(
+    "--grid",
+    is_flag=True,
+    help="Instead, whether choosing is ever worse than always loading or never.",
+)
+@click.option(
+    "--cell",
+    "named",
+    multiple=True,
+    metavar="TOKENS,CLIENTS,GB/S",
+    help="With --grid: this cell alone; may be given several times.",
+)
+@replaying
+@reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(seed: str | None, log: Path | None, as_json: bool, **sizes: int) -> int:
-    """Run the brain in virtual time, with simulated engines, drives and faults.
+def command(
+    files: tuple[Path, ...],
+    traces: tuple[Path, ...],
+    seed: str | None,
+    log: Path | None,
+    as_json: bool,
+    **said: Unpack[Said],
+) -> int:
+    """Run the brain in virtual time: under faults, or over a trace of requests.
+
+    Without --trace, the machines have faults and every command is checked.
 
     Each seed draws machines, settings, requests and the faults that exist at all, then checks every
     command the brain gives against an account of its own: right bytes, balanced pins and leases,
     caps, bounded waits, no suffix without its prefix, equal counters, nothing left at the end.
 
     The first seed that fails is shrunk to the least that still fails. Exits with 1 on a failure.
+
+    With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
+    an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
+
+    With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
+    rates: always loaded, always computed, and whichever the brain chooses.
     """
+    mode = _mode(said["grid"], bool(traces))
+    if mode is not Mode.FAULTS:
+        take_kills_as_ctrl_c()
+    if mode is Mode.GRID:
+        profile = profile_in(said["profile"])
+        return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
+    if mode is Mode.TRACE:
+        return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
         verdict, _ = replay(log)
         print_verdict(verdict, as_json=as_json)
         return 0 if verdict.equal else EXIT_BROKEN
-    campaign = Campaign(**sizes)
+    campaign = Campaign(
+        seeds=said["seeds"],
+        first=said["first"],
+        requests=said["requests"],
+        audit_every=said["audit_every"],
+        jobs=said["jobs"],
+    )
     if seed is not None:
         campaign = replace(campaign, first=_number(seed), seeds=1)
     begin_s = time.perf_counter()
@@ -107,6 +206,27 @@ def command(seed: str | None, log: Path | None, as_json: bool, **sizes: int) -> 
         summary.add(outcome)
     _print(campaign, summary, time.perf_counter() - begin_s, as_json=as_json)
     return EXIT_BROKEN if summary.failed else 0
+
+
+def _mode(grid: bool, traced: bool) -> Mode:
+    """The mode that was asked for.
+
+    Raises:
+        click.UsageError: an option says something about another one.
+    """
+    if grid and traced:
+        raise click.UsageError("--grid and --trace are two different things to run")
+    mode = Mode.GRID if grid else Mode.TRACE if traced else Mode.FAULTS
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        modes = _MODES_OF.get(name, tuple(Mode))
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and mode not in modes:
+            called = "a file" if name == "files" else parameter.opts[0]
+            wanted = " or ".join(one.value for one in modes)
+            raise click.UsageError(f"{called} is for {wanted}, not for {mode.value}")
+    return mode
 
 
 def _number(text: str) -> int:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -21,9 +20,9 @@ from rich.console import Console
 
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.reading import Reading, options_of, reading
 from kvwise.cli.trace_tables import show_summary
 from kvwise.errors import ConfigError
-from kvwise.sim.trace.assembly import Options, Pace
 from kvwise.sim.trace.make import KINDS, PARAMETERS, Parameter, Row, make_rows
 from kvwise.sim.trace.read import FORMATS, read
 from kvwise.sim.trace.summary import summarise
@@ -34,38 +33,12 @@ REPORT_EVERY = 1_000
 SHARE_MAX = 1_000.0
 
 
-class Reading(TypedDict):
-    """How files are to be read, as options say it."""
-
-    format_: str | None
-    block_tokens: int | None
-    start_every: float
-    in_turn: bool
-    pace: str
-    api_factor: float
-    mix_models: bool
-    absolute_subagents: bool
-
-
 class Size(TypedDict):
     """How much to make up, and whether a file may be lost by it."""
 
     requests: int
     seed: int
     force: bool
-
-
-class Finite(click.FloatRange):
-    """A number in a range; what is no number is in none."""
-
-    def convert(
-        self, value: float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number, refused where it is not finite."""
-        number: float = super().convert(value, param, ctx)
-        if not isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
 
 
 @click.group(
@@ -110,51 +83,12 @@ Examples:
     metavar="FILE...",
 )
 @click.option(
-    "--format",
-    "format_",
-    type=click.Choice(list(FORMATS)),
-    help="What the files are, instead of telling it from their content.",
-)
-@click.option(
-    "--block-tokens",
-    type=click.IntRange(1, 1 << 20),
-    help="Tokens of a block, where it is not the format's usual number.",
-)
-@click.option(
     "--bytes-per-token", metavar="SIZE", help="Of KV in the model, to show capacities as memory."
 )
-@click.option(
-    "--start-every",
-    type=Finite(0, 1e9),
-    default=0.0,
-    show_default=True,
-    help="Seconds from the start of one recorded session to the next (weka, sharegpt).",
-)
-@click.option("--in-turn", is_flag=True, help="Or each starts when the one before has ended.")
-@click.option(
-    "--pace",
-    type=click.Choice([pace.value for pace in Pace]),
-    default=Pace.RECORDED.value,
-    show_default=True,
-    help="When a session's requests come: as recorded, after its pauses alone, or after its "
-    "pauses and the server's times (weka).",
-)
-@click.option(
-    "--api-factor",
-    type=Finite(0, 1e6),
-    default=1.0,
-    show_default=True,
-    help="What the server's times are multiplied by, with --pace scaled.",
-)
-@click.option("--mix-models", is_flag=True, help="Let models of one session share blocks (weka).")
-@click.option(
-    "--absolute-subagents",
-    is_flag=True,
-    help="Times in a subagent count from the start of the session (weka).",
-)
+@reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(
-    files: tuple[Path, ...], bytes_per_token: str | None, as_json: bool, **reading: Unpack[Reading]
+    files: tuple[Path, ...], bytes_per_token: str | None, as_json: bool, **said: Unpack[Reading]
 ) -> int:
     """Show what is in a trace: lengths, sessions, reuse, and hit ratio by capacity.
 
@@ -163,18 +97,8 @@ def info(
     cold start included.
     """
     kv_bytes = _bytes(bytes_per_token) if bytes_per_token is not None else 0
-    options = Options(
-        format=reading["format_"] or "",
-        block_tokens=reading["block_tokens"] or 0,
-        models_apart=not reading["mix_models"],
-        absolute_subagents=reading["absolute_subagents"],
-        pace=Pace(reading["pace"]),
-        api_factor=reading["api_factor"],
-        start_every_s=reading["start_every"],
-        in_turn=reading["in_turn"],
-    )
     with Terminal(Console(stderr=True)) as progress:
-        summary = summarise(read(files, options, progress.now), progress.now)
+        summary = summarise(read(files, options_of(said), progress.now), progress.now)
     if as_json:
         told = msgspec.to_builtins(summary)
         click.echo(json.dumps({**told, "bytes_per_token": kv_bytes or None}, indent=2))

@@ -1,0 +1,67 @@
+"""What simulated caches would do, as tables of at most 100 columns. It measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from kvwise.sim.replay.profile import Profile
+from kvwise.sim.replay.sweep import Result
+from kvwise.sim.trace.records import Trace
+from kvwise.units import format_size
+
+
+def show_results(
+    trace: Trace, profile: Profile, results: Sequence[Result], console: Console
+) -> None:
+    """Every run, beside an exact LRU and foresight."""
+    run, plan = results[0].run, results[0].job.plan
+    console.print(
+        f"{trace.format}: {run.requests:,} requests, {run.input_blocks:,} blocks of "
+        f"{trace.block_tokens} tokens; plan {plan}",
+        soft_wrap=True,
+    )
+    _heading(profile, console)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("tokens", "memory", "hits", "LRU", "best", "closed", "written", "saved", "lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        run, closed = result.run, result.bounds.gap_closed(result.hit_ratio)
+        table.add_row(
+            result.job.eviction,
+            _short(result.job.capacity_tokens),
+            format_size(result.job.capacity_tokens * profile.kv_bytes_per_token),
+            f"{result.hit_ratio:.4f}",
+            f"{result.bounds.lru_hit_ratio:.4f}",
+            f"{result.bounds.clairvoyant_hit_ratio:.4f}",
+            "-" if closed is None else f"{closed:.0%}",
+            f"{run.blocks_written / max(1, run.input_blocks):.0%}",
+            f"{run.seconds_saved:,.0f} s",
+            f"{run.seconds_lost:,.0f} s",
+        )
+    console.print(table)
+    console.print(
+        "\nhits: of all input blocks, the cold start included. LRU, best: an exact LRU, and the "
+        "most that\nany cache could hit. closed: how far from LRU to best. written: blocks taken "
+        "in, of all input\nblocks. saved, lost: seconds of computing less those of loading.",
+        soft_wrap=True,
+    )
+
+
+def _short(tokens: int) -> str:
+    """A number of tokens, in thousands or millions where that is exact enough."""
+    for scale, unit in ((1_000_000, "M"), (1_000, "k")):
+        if tokens >= scale:
+            return f"{tokens / scale:.4g} {unit}"
+    return str(tokens)
+
+
+def _heading(profile: Profile, console: Console) -> None:
+    """Whose speeds these are."""
+    console.print(
+        f"profile: {profile.name}, as of {profile.as_of}; {profile.source}", soft_wrap=True
+    )
+    console.print()

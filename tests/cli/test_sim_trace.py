@@ -1,0 +1,136 @@
+"""Sim over a trace on the command line: figures as text and JSON, sweeps, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvwise import cli
+from kvwise.sim.replay.profile import DEFAULT
+from tests.sim.trace.support import SAMPLE
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of chats in a file."""
+    path = tmp_path_factory.mktemp("traces") / "chat.jsonl"
+    assert cli.run(["trace", "make", "chat", "--requests", "200", "-o", str(path)]) == 0
+    return path
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Run `kvwise sim`: exit code, output and errors."""
+    capsys.readouterr()
+    code = cli.run(["sim", *map(str, arguments)])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    """Run `kvwise sim --json`, which must succeed."""
+    code, out, _ = ran(capsys, *arguments, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_one_run_has_its_figures_at_the_top(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One policy at one capacity: hit ratio, bounds, writes, seconds and a digest."""
+    one = told(capsys, "--trace", trace, "--capacity-tokens", "30k")
+
+    assert (one["policy"], one["capacity_tokens"], one["capacity_blocks"]) == ("lru", 30_000, 58)
+    assert one["hit_ratio"] == one["lru_hit_ratio"] < one["clairvoyant_hit_ratio"]
+    assert one["gap_closed"] == 0
+    assert 0 < one["blocks_written"] == one["input_blocks"] - one["hit_blocks"]
+    assert one["seconds_saved"] > one["seconds_lost"] == 0
+    assert one["requests_per_s"] > 0
+    assert len(one["digest"]) == 32
+    assert one["profile"]["name"] == DEFAULT
+
+
+def test_a_sweep_is_the_same_in_processes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several capacities are several runs, in any number of processes the same."""
+    sizes = ("--trace", trace, "--capacity-tokens", "10k,30k", "--policy", "lru")
+    one, two = (told(capsys, *sizes, "--jobs", jobs)["runs"] for jobs in ("1", "2"))
+
+    assert [run["capacity_tokens"] for run in one] == [10_000, 30_000]
+    assert [run["digest"] for run in one] == [run["digest"] for run in two]
+
+
+def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has a line for each run, and nothing in it is cut."""
+    code, out, _ = ran(capsys, "--trace", trace, "--capacity-tokens", "1k,1M", "--plan", "load")
+
+    assert code == 0
+    assert "plan load" in out
+    assert "\nlru  " in out
+    assert "…" not in out
+
+
+def test_another_profile(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a link that is slower than computing nothing is loaded, and forced loads lose."""
+    path = tmp_path / "slow.toml"
+    path.write_text('name = "slow"\nlink_bytes_per_s = "1GB"\n')
+    common = ("--trace", trace, "--capacity-tokens", "1M", "--profile", path)
+    auto, load = (told(capsys, *common, "--plan", plan) for plan in ("auto", "load"))
+
+    assert auto["hit_blocks"] == load["hit_blocks"] == load["loaded_blocks"] > 0
+    assert auto["loaded_blocks"] == auto["seconds_lost"] == 0
+    assert load["seconds_lost"] > load["seconds_saved"] == 0
+
+
+def test_a_cell_of_the_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell is told with its ratios, in processes as without; worse cells make the exit code."""
+    cells = ("--grid", "--cell", "2048,1,50", "--cell", "2048,2,1")
+    text = ran(capsys, *cells)
+    one, two = (told(capsys, *cells, "--jobs", jobs) for jobs in ("1", "2"))
+
+    assert text[0] == 0
+    assert "0 of 2 cells are worse" in text[1]
+    assert one == two
+    assert [cell["mean_ratio"] for cell in one["cells"]] == pytest.approx([1, 1], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--policy", "lru"], "--policy is for --trace, not for runs with faults"),
+        ([str(SAMPLE["mooncake"])], "a file is for --trace, not"),
+        (
+            ["--trace", str(SAMPLE["mooncake"]), "--seed", "1"],
+            "--seed is for runs with faults",
+        ),
+        (["--trace", str(SAMPLE["mooncake"])], "--capacity-tokens"),
+        (["--grid", "--trace", str(SAMPLE["mooncake"])], "two different things"),
+        (["--grid", "--policy", "lru"], "--policy is for --trace, not for --grid"),
+        (["--cell", "2048,1,1"], "--cell is for --grid, not"),
+        (["--grid", "--cell", "2048,1"], "'2048,1' is no cell"),
+        (["--grid", "--cell", "2048,0,1"], "clients"),
+        (["--grid", "--cell", "2048,1,nan"], "GB/s"),
+        (["--grid", "--cell", "9999999,1,1"], "a prefix has"),
+        (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1e99"], "'1e99' is not from"),
+        (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "nan"], "'nan' is not from"),
+        (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1,,2"], "'' is no number"),
+        (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "9"], "hold no block of 512"),
+        (["--trace", str(SAMPLE["azure"]), "--capacity-tokens", "1M"], "nothing of blocks"),
+        (
+            ["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1M", "--policy", "none"],
+            "there is no 'none'",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong or misplaced option is an error that names it, with a hint."""
+    code, out, err = ran(capsys, *arguments)
+
+    assert code != 0
+    assert not out
+    assert complaint in err
+    assert "hint: " in err
