@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvwise.core.brain import Brain
@@ -22,6 +21,7 @@ from kvwise.core.words import (
     Event,
     Filled,
     Granted,
+    Hints,
     Joined,
     Offered,
     Planned,
@@ -46,22 +46,22 @@ OVERLOAD = 5.0
 BUDGET = int(PROMPTS_A_DAY * (1 + CHUNKS_MAX) / 2 * OBJECT / OVERLOAD)
 
 
-@dataclass(slots=True)
-class Foreknown:
+class Foreknown(Worth):
     """Knows the class of every prompt, as a perfect learner would."""
 
-    brain: Brain
-    of_key: dict[bytes, float] = field(default_factory=dict)
+    def __init__(self, brain: Brain) -> None:
+        """No prompts yet."""
+        super().__init__(brain._world)
+        self._index = brain._world.blocks.index
+        self.of_key: dict[bytes, float] = {}
 
     def chance(self, row: int, horizon_ns: int) -> float:
         """Its class's."""
-        return self.of_key[self.brain._world.blocks.index.key(row)]
+        return self.of_key[self._index.key(row)]
 
-    def stored(self, rows: Iterable[int]) -> None:
-        """Nothing to learn."""
-
-    def used(self, rows: Iterable[int]) -> None:
-        """Nothing to learn."""
+    def may_enter(self, stamp: int, hints: Hints) -> bool:
+        """Everything, for it is the disk that has the budget."""
+        return True
 
 
 class Lottery(Governor):
@@ -139,7 +139,7 @@ def month(*, lottery: bool = False, seed: int = 1) -> Month:
     brain = _brain()
     known = Foreknown(brain)
     stores: Stores = brain._stores
-    stores.reuse, stores._worth = known, Worth(brain._world, known)
+    stores._worth = known
     dice, found = Dice(seed), Month()
     if lottery:
         stores.governors[1] = Lottery(BUDGET, dice.named("hat"))

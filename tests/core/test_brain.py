@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvwise.core.blocks import STAMP_MAX
 from kvwise.core.brain import Brain
 from kvwise.core.keys import ROOT, chain_keys
 from kvwise.core.shelf import State
+from kvwise.core.uses import STAMP_MAX
 from kvwise.core.words import (
     Asked,
     Choice,
@@ -325,11 +325,11 @@ def test_stamps_that_are_used_up_begin_anew_and_keep_their_order() -> None:
     made = brain(pages=8)
     finish(made, store(made, KEYS[:32]))
     blocks = made._world.blocks
-    blocks._clock = STAMP_MAX - 1
+    blocks.reuse.uses.skip(STAMP_MAX - blocks.reuse.uses.last)
     for number in (1, 2):
         key = chain_keys(SPACE.digest, [number] * CHUNK, CHUNK)
         finish(made, store(made, key), first=10 * number)
-    assert blocks._clock < STAMP_MAX // 2 + 10
+    assert blocks.reuse.uses.last < STAMP_MAX // 2 + 10
     ask(made)
     store(made, chain_keys(SPACE.digest, [3] * CHUNK, CHUNK))
     made.check()

@@ -120,7 +120,7 @@ def test_a_block_of_this_life_gets_its_copy_back() -> None:
     finish(made, store(made), first=100)
     other = chain_keys(SPACE.digest, [7] * (2 * CHUNK), CHUNK)
     for key in split_keys(other):
-        rows = made._world.blocks.add_chain(key, NONE, 0)
+        rows = made._world.blocks.add_chain(key, NONE, 0, 1)
         assert made._world.blocks.reserve_chain(rows, PAGE)
         made._world.blocks.finish_all(0, rows)
         made._world.blocks.unpin_all(rows)

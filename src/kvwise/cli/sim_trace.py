@@ -19,7 +19,7 @@ from rich.console import Console
 from kvwise.bench.progress import Terminal
 from kvwise.cli.reading import Reading, options_of
 from kvwise.cli.sim_tables import show_results
-from kvwise.core.evict import POLICIES
+from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.profile import DEFAULT, PROFILES, Profile, read_profile
 from kvwise.sim.replay.single import Job, Run, run_single

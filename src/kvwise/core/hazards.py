@@ -14,6 +14,7 @@ Chen and Cidon, LHD, 2018, with time for age and classes of requests for applica
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 BUCKETS = 40
 FIRST_S = 0.5
@@ -21,7 +22,7 @@ EDGES = tuple(FIRST_S * 2 ** (place / 2) for place in range(BUCKETS - 1))
 """Where each bucket but the last one ends, in seconds: from half a second to three days."""
 
 BORDERS = (0.0, *EDGES, 2 * EDGES[-1])
-WIDTHS = tuple(end - begin for begin, end in zip(BORDERS, BORDERS[1:], strict=False))
+WIDTHS = tuple(end - begin for begin, end in pairwise(BORDERS))
 
 _GUESS = 1 - 0.7 ** (2 / BUCKETS)
 """A hazard before anything is known: half of everything is used again some time."""
@@ -60,8 +61,8 @@ class Hazards:
         self._hits = [0.0] * BUCKETS
         self._risks = [0.0] * BUCKETS
         self._learned = 0
-        self.rate = around.rate if around else 1 / _USUAL_S
-        self.hazard = list(around.hazard) if around else [_GUESS] * BUCKETS
+        self.rate: float = around.rate if around else 1 / _USUAL_S
+        self.hazard: list[float] = list(around.hazard) if around else [_GUESS] * BUCKETS
         self.density: list[float] = []
         self.within: list[float] = []
         self._derive()

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable
 from math import exp
 
-from kvwise.core.hazards import BORDERS, Hazards, bucket_of
+from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.reuse import Reuse, Stay
 

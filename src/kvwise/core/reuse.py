@@ -7,8 +7,8 @@ all, and what happens to it teaches the class it is of: way, turn of the session
 prompt, namespace.
 
 Sessions are not told, they are recognised: a request that has most of what was new with an earlier
-one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class that
-is not kept at all is learned about like any other, and nothing has to be kept to find out.
+one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class
+that is not kept is learned about like any other, and nothing has to be kept to find out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards
 from kvwise.core.index import Index
-from kvwise.core.keys import KEY_BYTES
+from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.uses import Use, Uses, Way
 
 TURNS_MAX = 6
@@ -47,6 +47,8 @@ class Visit:
         chunks: of its prompt, seen before or not.
         seen_end: key of the last of those; empty if there are none, or once it was offered.
         prompt_end: key of the last chunk of the prompt; empty once it was offered.
+        prompt: key of the last chunk of the prompt.
+        tail: key of the last chunk that was offered.
         stamps: of its uses, by way; 0 for none as yet.
     """
 
@@ -56,6 +58,8 @@ class Visit:
     chunks: int
     seen_end: bytes
     prompt_end: bytes
+    prompt: bytes
+    tail: bytes = b""
     stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
 
 
@@ -108,7 +112,9 @@ class Reuse:
 
         Returns the stamp for these rows; 0 for a request that was met before.
         """
-        if who in self._visits:
+        before = self._visits.pop(who, None)
+        if before is not None and before.prompt == keys[-KEY_BYTES:]:
+            self._visits[who] = before
             return 0
         chunks, here = len(keys) // KEY_BYTES, len(rows)
         known = here + self.ghost.length(keys, here)
@@ -121,6 +127,7 @@ class Reuse:
             chunks=chunks,
             seen_end=keys[(known - 1) * KEY_BYTES : known * KEY_BYTES] if known > here else b"",
             prompt_end=keys[-KEY_BYTES:] if chunks > known else b"",
+            prompt=keys[-KEY_BYTES:],
         )
         self._visits[who] = visit
         if len(self._visits) > VISITS_MAX:
@@ -133,13 +140,15 @@ class Reuse:
         return visit.stamps[Way.SEEN]
 
     def parts(
-        self, who: tuple[int, str], space: int, keys: bytes, tokens: int
+        self, who: tuple[int, str], space: int, keys: bytes, parent: bytes, tokens: int
     ) -> Iterator[tuple[int, int]]:
-        """Offered chunks, in order, as (how many, stamp of their use)."""
+        """Offered chunks below `parent`, in order, as (how many, stamp of their use)."""
         visit = self._visits.get(who)
-        if visit is None:  # it never asked, or long ago
+        if visit is None or (visit.tail and parent == ROOT):  # it never asked, or is another one
+            self._visits.pop(who, None)
             self.meet(who, space, keys, array("I"), tokens)
             visit = self._visits[who]
+        visit.tail = keys[-KEY_BYTES:]
         count, place = len(keys) // KEY_BYTES, 0
         for way, end in ((Way.SEEN, visit.seen_end), (Way.NEW, visit.prompt_end)):
             if not end or place == count:

@@ -12,6 +12,7 @@ from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
+from kvwise.core.records import RECORDS_MAX
 from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
@@ -27,7 +28,7 @@ from kvwise.core.words import (
     Store,
     Why,
 )
-from kvwise.core.world import LEASES_MAX, RECORDS_MAX, Space, World
+from kvwise.core.world import LEASES_MAX, Space, World
 from kvwise.core.worth import Worth
 from kvwise.errors import BugError, FailureKind
 
@@ -143,7 +144,9 @@ class Stores:
         parent = blocks.index.find(event.parent) if event.parent != ROOT else NONE
         refusal = self._refuse(parent, event.parent)
         who, place = (event.client, event.request), 0
-        for count, stamp in blocks.reuse.parts(who, space.number, keys, event.total_tokens):
+        for count, stamp in blocks.reuse.parts(
+            who, space.number, keys, event.parent, event.total_tokens
+        ):
             end = place + count
             while refusal is None and place < end:
                 at = place * KEY_BYTES

@@ -57,7 +57,7 @@ class Worth:
 
         Nothing is said of what comes below a row that has.
         """
-        world, found, reuse = self._world, list[Bundle](), self._world.blocks.reuse
+        world, found = self._world, list[Bundle]()
         space = world.spaces[world.blocks.index.space[rows[0]]]
         size_bytes = world.stored_bytes(tier, space.raw_bytes)
         factor = PRIORITY_BASE**hints.priority
@@ -65,7 +65,7 @@ class Worth:
             horizon_ns = min(horizon_ns, int(hints.ttl_s * 1e9))
         depth, above = self._depth(rows[0]), rows[0]
         for place, row in enumerate(rows):
-            chance = reuse.chance(world.blocks.index.stamp[row], horizon_ns / 1e9)
+            chance = self.chance(row, horizon_ns)
             if chance < world.config.chance_min:
                 return found, len(rows) - place
             if place:
@@ -80,6 +80,11 @@ class Worth:
                 found[-1].value_s += last.value_s
                 found[-1].size_bytes += last.size_bytes
         return found, 0
+
+    def chance(self, row: int, horizon_ns: int) -> float:
+        """Probability that a block is used again within a horizon from now on."""
+        blocks = self._world.blocks
+        return blocks.reuse.chance(blocks.index.stamp[row], horizon_ns / 1e9)
 
     def gain_s(self, tier: int, space: Space, depth: int) -> float:
         """Seconds that loading the block at a depth of its chain saves; negative if it does not.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.core.evict import POLICIES
+from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError, TraceError
 from kvwise.sim.replay.profile import DEFAULT, PROFILES
 from kvwise.sim.replay.single import Job, Run, run_single
