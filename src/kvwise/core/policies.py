@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from kvwise.core.evict import Eviction, Lru
 from kvwise.core.index import Index
@@ -14,7 +13,7 @@ from kvwise.core.s3fifo import S3Fifo
 POLICIES: dict[str, Callable[[Index, Reuse, Stay], Eviction]] = {
     "lru": lambda index, _reuse, _stay: Lru(index),
     "s3fifo": lambda index, reuse, _stay: S3Fifo(index, reuse),
-    "wild": partial(Ranked, score=wild),
-    "worth": partial(Ranked, score=worth),
+    "wild": lambda index, reuse, stay: Ranked(index, reuse, stay, wild),
+    "worth": lambda index, reuse, stay: Ranked(index, reuse, stay, worth),
 }
 """How to make each one, for one tier."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from kvwise.core.keys import ROOT, chain_keys
-from kvwise.core.words import DRAM, Cleared, Command, Event, Granted, Offered
+from kvwise.core.words import DRAM, Cleared, Command, Event, Granted, Hints, Offered
 from kvwise.errors import KvwiseError
 from kvwise.sim.checkers import at_rest, audit, empty
 from kvwise.sim.dice import Dice
@@ -80,6 +80,10 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
+
+
+CLAIM = Hints(priority=1.0)
+"""With this nothing is refused for being worth little."""
 
 
 class World:
@@ -154,7 +158,7 @@ class World:
         each = round_up(space.layout.object_bytes, node.config.page_bytes)
         count = node.config.tiers[DRAM].capacity_bytes // each
         keys = chain_keys(space.digest, [UNSEEN] * count, 1)
-        offered = Offered(node.clock_ns(), client, "claim", space.digest, ROOT, keys)
+        offered = Offered(node.clock_ns(), client, "claim", space.digest, ROOT, keys, hints=CLAIM)
         granted = node.handle(offered)
         given = len(granted.chunks) if isinstance(granted, Granted) else 0
         require("what nobody holds can be had", (granted, count), held=given == count)
