@@ -219,7 +219,11 @@ class Plan:
 class Evict:
     """What leaves when a tier is full."""
 
-    policy: str = _key("lru", _words("lru"), "how the next object to leave is chosen")
+    policy: str = _key(
+        "worth",
+        _words("worth", "lru", "s3fifo", "wild"),
+        "worth: least use to expect for its room; lru: longest unused; s3fifo, wild: for comparison",
+    )
 
 
 @dataclass(frozen=True, slots=True)

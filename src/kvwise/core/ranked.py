@@ -91,30 +91,35 @@ class Ranked:
     def _look(self) -> int:
         """The class whose first candidate has the lowest score, or -1."""
         self._looked_s = self._reuse.uses.now_s
+        while not all([self._settle(number) for number in tuple(self._queues)]):
+            pass  # what moved to another queue may be the first one there
         best, least = -1, float("inf")
-        for number in list(self._queues):
-            first = self._first(number)
-            if first != NONE:
-                score = self._score_of(first)
-                if score < least:
-                    best, least = number, score
+        for number, queue in self._queues.items():
+            score = self._score_of(queue[0] >> 32)
+            if score < least:
+                best, least = number, score
         return best
 
     def _score_of(self, stamp: int) -> float:
         reuse = self._reuse
         return self._score(reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds)
 
-    def _first(self, number: int) -> int:
-        """Stamp of the first candidate of a class, those that moved on put where they belong."""
-        queue, stamps = self._queues[number], self._index.stamp
+    def _settle(self, number: int) -> bool:
+        """Put candidates that were used since where they belong, until the first was not.
+
+        The answer is whether all stayed in this queue.
+        """
+        queue, stamps, stayed = self._queues[number], self._index.stamp, True
         while queue:
             entry = queue[0]
-            if stamps[entry & NONE] == entry >> 32:
-                return entry >> 32
+            row = entry & NONE
+            if stamps[row] == entry >> 32:
+                return stayed
             heapq.heappop(queue)
-            self._enqueue(entry & NONE)
+            self._enqueue(row)
+            stayed &= self._reuse.hazards(stamps[row]).number == number
         del self._queues[number]
-        return NONE
+        return stayed
 
     def accept(self) -> None:
         """Forget the last proposal."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kvwise.core.layout import Group, GroupKind, Layout
+from kvwise.core.policies import POLICIES
 from kvwise.core.words import Namespace, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.sim.dice import Dice
@@ -195,4 +196,5 @@ def _brain(dice: Dice, drives: tuple[DriveSpec, ...]) -> BrainConfig:
         tokens_min=dice.pick((0, 0, 0, 150)),
         queue_bytes=dice.pick((1, 4, 256)) * MIB,
         write_bytes_per_day=24 * hour_bytes,
+        eviction=dice.pick(tuple(POLICIES)),
     )
