@@ -7,7 +7,7 @@ so the prompt ends one token after its last block: the brain always leaves one t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvwise.core.brain import Brain
 from kvwise.core.keys import KEY_BYTES, ROOT
@@ -38,6 +38,9 @@ from kvwise.sim.trace.assembly import Report
 from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 500
+LEARNS = "worth"
+"""The policy that may refuse; with the others, which are there to compare, all is written."""
+
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
 
@@ -106,7 +109,10 @@ class _Driver:
         blocks = min(job.capacity_blocks(tape), tape.distinct_blocks)
         link = profile.link_bytes_per_s
         tier = TierSpec("dram", blocks * each, each, 0, link, profile.link_latency_s)
-        self._brain = Brain(BrainConfig(each, (tier,), policy=job.plan, eviction=job.eviction))
+        config = BrainConfig(each, (tier,), policy=job.plan, eviction=job.eviction)
+        if job.eviction != LEARNS:
+            config = replace(config, chance_min=0.0)
+        self._brain = Brain(config)
         teach(self._brain, profile, self._space, blocks)
         self._digest = Digest()
         self.run = Run()
