@@ -222,7 +222,7 @@ class Evict:
     policy: str = _key(
         "worth",
         _words("worth", "lru", "s3fifo", "wild"),
-        "worth: least use to expect for its room; lru: longest unused; s3fifo, wild: for comparison",
+        "worth: what is least worth its room; lru: longest unused; s3fifo, wild: to compare",
     )
 
 

@@ -313,7 +313,8 @@ class Blocks:
                 policy.set_aside()
             else:
                 policy.accept()
-                shelf.stay.note(self.reuse.uses.age_s(index.stamp[row]))
+                uses = self.reuse.uses
+                shelf.stay.note(uses.age_s(index.stamp[row]), uses.now_s)
                 self._evict(tier, row)
                 evicted = True
         policy.restore()

@@ -1,7 +1,8 @@
 """Ghost: keys of blocks that are not here, and when they were last used. It holds no bytes.
 
 It tells a block that comes back from one that is new: what was evicted or never taken in is learned
-from as well. A key takes some 30 bytes; the keys that came first are forgotten first.
+from as well. A key takes some 30 bytes; keys that came longest ago are forgotten first, so those of
+a chain should come from its end to its beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _KEY = struct.Struct("<QQ")
 
 
 class Ghost:
-    """A ring of keys with the stamp of their last use."""
+    """A ring of keys with the stamp of their last use; a key that came again left a gap behind."""
 
     def __init__(self, keys_max: int = GHOSTS_MAX) -> None:
         """No keys."""
@@ -26,15 +27,15 @@ class Ghost:
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._stamp)
+        return sum(self._table.counts)
 
     def put(self, hi: int, lo: int, stamp: int) -> int:
         """Remember a key by its halves; the stamp of one that is forgotten for it, or 0."""
         table = self._table
         row = table.find(hi, lo)
         if row != EMPTY:
-            self._stamp[row] = stamp
-            return 0
+            table.remove(row)
+            self._stamp[row] = 0
         row, lost = self._next, 0
         if row == len(self._stamp):
             self._hi.append(hi)
@@ -42,7 +43,8 @@ class Ghost:
             self._stamp.append(stamp)
         else:
             lost = self._stamp[row]
-            table.remove(row)
+            if lost:
+                table.remove(row)
             self._hi[row], self._lo[row], self._stamp[row] = hi, lo, stamp
         table.insert(row, hi, lo)
         self._next = (row + 1) % self._max

@@ -42,19 +42,21 @@ class Ranked:
         self._reuse = reuse
         self._score = score
         self._queues: dict[int, list[int]] = {}
-        self._queued = array("B")
+        self._queued = array("I")
+        """The stamp under which each row is queued; 0 if it is not."""
+
         self._aside: list[int] = []
         self._best = -1
         self._looked_s = -1.0
+        self._stamp = 0
         self._stay = stay
 
     def add(self, row: int) -> None:
         """`row` became a candidate."""
         queued = self._queued
         if row >= len(queued):
-            queued.frombytes(bytes(row + 1 - len(queued)))
-        if not queued[row]:
-            queued[row] = 1
+            queued.frombytes(bytes(queued.itemsize * (row + 1 - len(queued))))
+        if queued[row] != self._index.stamp[row]:
             self._enqueue(row)
 
     def add_all(self, rows: array[int]) -> None:
@@ -63,7 +65,8 @@ class Ranked:
             self.add(row)
 
     def _enqueue(self, row: int) -> None:
-        stamp = self._index.stamp[row]
+        """Queue a row by its last use; entries for earlier ones will be skipped."""
+        stamp = self._queued[row] = self._index.stamp[row]
         number = self._reuse.hazards(stamp).number
         heapq.heappush(self._queues.setdefault(number, []), stamp << 32 | row)
         if number != self._best:
@@ -71,28 +74,39 @@ class Ranked:
 
     def restamped(self) -> None:
         """Take the stamps anew."""
-        rows = [entry & NONE for queue in self._queues.values() for entry in queue]
+        entries = [entry for queue in self._queues.values() for entry in queue]
+        rows = {entry & NONE for entry in entries if self._queued[entry & NONE] == entry >> 32}
         self._queues.clear()
         self._best = -1
-        for row in rows:
+        for row in sorted(rows):
             self._enqueue(row)
 
     def propose(self) -> int:
-        """The candidate with the lowest score, or NONE."""
-        if self._best < 0 or self._looked_s != self._reuse.uses.now_s:
-            self._best = self._look()
-        while self._best >= 0:
-            queue = self._queues.get(self._best)
-            if queue and self._index.stamp[queue[0] & NONE] == queue[0] >> 32:
-                return queue[0] & NONE
-            self._best = self._look()
-        return NONE
+        """The candidate with the lowest score, or NONE.
+
+        Blocks of one use have one score, so the queues are looked at anew only when another use
+        comes first in the one that was chosen.
+        """
+        queue = self._queues.get(self._best)
+        if queue and self._looked_s == self._reuse.uses.now_s:
+            entry = queue[0]
+            row = entry & NONE
+            if entry >> 32 == self._stamp == self._index.stamp[row] == self._queued[row]:
+                return row
+        self._best = self._look()
+        if self._best < 0:
+            return NONE
+        self._stamp = self._queues[self._best][0] >> 32
+        return self._queues[self._best][0] & NONE
 
     def _look(self) -> int:
         """The class whose first candidate has the lowest score, or -1."""
         self._looked_s = self._reuse.uses.now_s
-        while not all([self._settle(number) for number in tuple(self._queues)]):
-            pass  # what moved to another queue may be the first one there
+        moved = True
+        while moved:  # what moved to another queue may be the first one there
+            moved = False
+            for number in tuple(self._queues):
+                moved |= not self._settle(number)
         best, least = -1, float("inf")
         for number, queue in self._queues.items():
             score = self._score_of(queue[0] >> 32)
@@ -102,7 +116,9 @@ class Ranked:
 
     def _score_of(self, stamp: int) -> float:
         reuse = self._reuse
-        return self._score(reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds)
+        return self._score(
+            reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds(reuse.uses.now_s)
+        )
 
     def _settle(self, number: int) -> bool:
         """Put candidates that were used since where they belong, until the first was not.
@@ -111,13 +127,13 @@ class Ranked:
         """
         queue, stamps, stayed = self._queues[number], self._index.stamp, True
         while queue:
-            entry = queue[0]
-            row = entry & NONE
-            if stamps[row] == entry >> 32:
+            row, stamp = queue[0] & NONE, queue[0] >> 32
+            if stamps[row] == stamp == self._queued[row]:
                 return stayed
             heapq.heappop(queue)
-            self._enqueue(row)
-            stayed &= self._reuse.hazards(stamps[row]).number == number
+            if self._queued[row] == stamp:
+                self._enqueue(row)
+                stayed &= self._reuse.hazards(stamps[row]).number == number
         del self._queues[number]
         return stayed
 

@@ -64,20 +64,26 @@ class Visit:
 
 
 class Stay:
-    """How long blocks of one tier stay unused before they leave, at present.
-
-    Attributes:
-        seconds: without end until one has left.
-    """
+    """How long blocks of one tier stay unused before they leave, at present."""
 
     def __init__(self) -> None:
         """None has left."""
-        self.seconds = FOREVER_S
+        self._usual_s = FOREVER_S
+        self._last_s = 0.0
 
-    def note(self, age_s: float) -> None:
-        """A block left so long after its last use."""
-        step = 1.0 if self.seconds >= FOREVER_S else _STAY_STEP
-        self.seconds += step * (age_s - self.seconds)
+    def note(self, age_s: float, now_s: float) -> None:
+        """A block leaves now, so long after its last use."""
+        step = 1.0 if self._usual_s >= FOREVER_S else _STAY_STEP
+        self._usual_s += step * (age_s - self._usual_s)
+        self._last_s = now_s
+
+    def seconds(self, now_s: float) -> float:
+        """What a block that comes now may expect; without end if none has left yet.
+
+        While none leaves those that are here stay longer than those that left, however short that
+        was, or a tier that takes nothing in for want of time would never find out that it has some.
+        """
+        return max(self._usual_s, now_s - self._last_s)
 
 
 class Reuse:
@@ -239,7 +245,7 @@ class Reuse:
 
     def refused(self, keys: bytes, stamp: int) -> None:
         """Offered blocks are not taken in; their keys are remembered."""
-        for place in range(len(keys) // KEY_BYTES):
+        for place in range(len(keys) // KEY_BYTES - 1, -1, -1):
             lost = self.ghost.put(*self.ghost.halves(keys, place), stamp)
             if lost:
                 self.uses.lose_sight(lost)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kvwise.core.index import NONE
 from kvwise.core.reuse import FOREVER_S
-from kvwise.core.words import DRAM, Hints
+from kvwise.core.words import Hints
 from kvwise.core.world import Space, World
 
 PRIORITY_BASE = 4.0
@@ -41,14 +41,14 @@ class Worth:
         self._world = world
 
     def may_enter(self, stamp: int, hints: Hints) -> bool:
-        """Whether blocks of a use may come into the arena, which takes time but wears nothing."""
-        world = self._world
-        stay_s = world.blocks.shelves[DRAM].stay.seconds
+        """Whether blocks of a use may come into the arena, which takes time but wears nothing.
+
+        How long they would stay is not asked: those that are worth more than others stay longer.
+        """
         if hints.pin_s or hints.priority > 0:
             return True
-        if len(world.config.tiers) > 1:  # it is the way to slower tiers, which keep it longer
-            stay_s = FOREVER_S
-        return world.blocks.reuse.chance(stamp, stay_s) >= world.config.chance_min
+        world = self._world
+        return world.blocks.reuse.chance(stamp, FOREVER_S) >= world.config.chance_min
 
     def bundles(
         self, tier: int, rows: Sequence[int], hints: Hints, horizon_ns: int
