@@ -38,6 +38,12 @@ What an engine need not compute is there for the requests behind this one.
 """
 
 
+RELIEF = 2.5
+"""What a second of the engine is worth to the loads before this one, if there are any.
+
+They end while this prompt would be computed, and then have to wait for the engine.
+"""
+
 DOUBT = 0.5
 """Standard deviations of the difference by which loading must win, beside its margin.
 
@@ -115,6 +121,7 @@ class Cut:
         transfer: of the load considered best.
         exposed_s: by how much that load delays the first token, beyond what hides behind others.
         recompute_s: estimated seconds to compute the same tokens instead.
+        relief_s: what the engine's time that it saves is worth to loads before it.
         doubt_s: what it must win by beside its margin, because the estimates are uncertain.
     """
 
@@ -122,6 +129,7 @@ class Cut:
     transfer: Transfer
     exposed_s: float
     recompute_s: float
+    relief_s: float
     doubt_s: float
     choice: Choice
     why: Why
@@ -135,6 +143,7 @@ class _Priced:
     transfer: Transfer
     exposed_s: float
     saved_s: float
+    relief_s: float
     doubt_s: float
     net_s: float
 
@@ -202,7 +211,14 @@ def look(
 def _cut(priced: _Priced, choice: Choice, why: Why) -> Cut:
     chunks = 0 if choice is Choice.RECOMPUTE else priced.chunks
     return Cut(
-        chunks, priced.transfer, priced.exposed_s, priced.saved_s, priced.doubt_s, choice, why
+        chunks=chunks,
+        transfer=priced.transfer,
+        exposed_s=priced.exposed_s,
+        recompute_s=priced.saved_s,
+        relief_s=priced.relief_s,
+        doubt_s=priced.doubt_s,
+        choice=choice,
+        why=why,
     )
 
 
@@ -211,6 +227,13 @@ def _best(priced: list[_Priced], whole_s: float) -> _Priced:
     most = max(one.net_s for one in priced)
     least = most - TIE * max(0.0, whole_s - most) if most > 0 else most
     return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
+
+
+def _crowding(transfer: Transfer) -> float:
+    """How much waits on the links before a load, in loads like it; 1 stands for more than one."""
+    if transfer.own_s <= 0:
+        return 0.0
+    return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s)
 
 
 def _constant(value_s: float, _chunks: int) -> float:
@@ -249,8 +272,10 @@ class _Prices:
             exposed_s = max(0.0, transfer.total_s - question.backlog_s)
         saved_s = self.whole_s - rest_s
         doubt_s = DOUBT * self._deviation_s(chunks, transfer, hidden=exposed_s <= 0)
-        net_s = saved_s - exposed_s - question.margin * transfer.own_s - doubt_s
-        return _Priced(chunks, transfer, exposed_s, saved_s, doubt_s, net_s)
+        relief_s = RELIEF * _crowding(transfer) * saved_s
+        gain_s = saved_s + relief_s - exposed_s
+        net_s = gain_s - question.margin * transfer.own_s - doubt_s
+        return _Priced(chunks, transfer, exposed_s, saved_s, relief_s, doubt_s, net_s)
 
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""
