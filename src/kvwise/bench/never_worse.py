@@ -27,15 +27,16 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
-from kvwise.bench.server import Engine, EngineOptions
+from kvwise.bench.server import BLOCK_TOKENS, Engine, EngineOptions
 from kvwise.bench.slow_serve import Orders
+from kvwise.core.layout import default_chunk_tokens
 from kvwise.core.words import Choice, Decision
-from kvwise.units import GIB, KIB, MIB
+from kvwise.units import GIB, KIB, round_up
 
 POLICIES = ("load", "recompute", "auto")
 RATES_MB_PER_S = (0.0, 100.0, 40.0, 20.0, 10.0)
 JITTER_S, JITTERED_MB_PER_S = 0.1, 100.0
-AROUND = (1.25, 0.8)
+AROUND = (1.2, 0.8)
 """Rates near the predicted break-even, as parts of it, at which the choice should have flipped."""
 
 PROMPTS = 5
@@ -44,7 +45,8 @@ PROMPTS = 5
 TOKEN_BYTES = 23_040
 """KV of a token of the model."""
 
-WORSE_MAX, FLIP_MAX = 1.1, 1.25
+PAGE_BYTES = 128 * KIB
+WORSE_MAX = 1.1
 ANSWER_TOKENS = 2
 WARM_UPS = ("load", "recompute", "load", "recompute", "auto")
 WRITTEN_S, TIMEOUT_S, RETURNS = 120.0, 60.0, 30
@@ -77,7 +79,7 @@ class NeverWorseOptions:
 
 
 @dataclass(slots=True)
-class _Cell:
+class Cell:
     """What was measured at one rate."""
 
     rate_mb_per_s: float
@@ -100,8 +102,8 @@ class _Cell:
     def break_even_mb_per_s(self) -> float:
         """The rate at which reading would take as long as computing was expected to."""
         found = [
-            one.match_tokens * TOKEN_BYTES / one.recompute_s / 1e6
-            for one in self.decisions["recompute"]
+            one.load_tokens * TOKEN_BYTES / one.recompute_s / 1e6
+            for one in self.decisions["load"]
             if one.recompute_s > 0
         ]
         return median(found)
@@ -189,14 +191,14 @@ def run_never_worse(options: NeverWorseOptions, command: str, progress: Progress
         command=command,
         started=started.isoformat(timespec="seconds"),
         machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
-        rows=[*(cell.row() for cell in cells), _flip(cells, predicted)],
+        rows=[*(cell.row() for cell in cells), flip(cells, predicted)],
         notes=_notes(cells),
     )
 
 
-def _measure(rig: _Rig, orders: Orders, rounds: int) -> _Cell:
+def _measure(rig: _Rig, orders: Orders, rounds: int) -> Cell:
     """One rate: warm up, then the policies in turns."""
-    cell = _Cell(orders.bytes_per_s / 1e6, orders.jitter_s)
+    cell = Cell(orders.bytes_per_s / 1e6, orders.jitter_s)
     said = f"{cell.rate_mb_per_s:.0f} MB/s" if cell.rate_mb_per_s else "as fast as it is"
     rig.progress.now(f"disk at {said}: warming up")
     rig.begin(orders)
@@ -215,7 +217,7 @@ def _measure(rig: _Rig, orders: Orders, rounds: int) -> _Cell:
     return cell
 
 
-def _flip(cells: list[_Cell], predicted: float) -> Row:
+def flip(cells: list[Cell], predicted: float) -> Row:
     """Between which rates the choice flips, beside where it was predicted to."""
     steady = [cell for cell in cells if not cell.jitter_s]
     mostly = {
@@ -223,6 +225,7 @@ def _flip(cells: list[_Cell], predicted: float) -> Row:
         for cell in steady
     }
     loads = min((rate for rate, loads in mostly.items() if loads), default=float("inf"))
+    high, low = AROUND
     computes = max((rate for rate, loads in mostly.items() if not loads), default=0.0)
     return {
         "path": "break_even",
@@ -230,11 +233,11 @@ def _flip(cells: list[_Cell], predicted: float) -> Row:
         "computes_up_to_mb_per_s": round(computes, 1),
         "loads_from_mb_per_s": round(loads, 1),
         "is_one_flip": computes < loads,
-        "is_where_predicted": predicted / FLIP_MAX <= computes < loads <= predicted * FLIP_MAX,
+        "is_where_predicted": low * predicted <= computes < loads <= high * predicted,
     }
 
 
-def _notes(cells: list[_Cell]) -> list[str]:
+def _notes(cells: list[Cell]) -> list[str]:
     """What a reader must know to take the numbers right."""
     notes = [_READING]
     worse = [cell for cell in cells if cell.ratio > WORSE_MAX]
@@ -299,5 +302,6 @@ def _store(rig: _Rig, options: NeverWorseOptions) -> None:
 
 
 def _arena_bytes(prompt_tokens: int) -> int:
-    """Room for one prompt and little more, so that the next one takes its place."""
-    return prompt_tokens * (TOKEN_BYTES + KIB) + 4 * MIB
+    """Room for one prompt and no more, so that the next one takes its place."""
+    chunk_tokens = default_chunk_tokens(BLOCK_TOKENS, BLOCK_TOKENS * TOKEN_BYTES)
+    return prompt_tokens // chunk_tokens * round_up(chunk_tokens * TOKEN_BYTES, PAGE_BYTES)
