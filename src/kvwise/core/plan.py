@@ -6,7 +6,8 @@ tiers and links included, so that
 
     T(k) = max(L(k), B) + C(k)          where C(k) computes what is not loaded.
 
-What of a load hides behind B costs this request nothing. Where an engine overlaps copying with
+What of a load hides behind B costs this request nothing; since a load that ends late misses its
+turn, a part of B only counts. Where an engine overlaps copying with
 computing layer by layer, the copy begins when the engine is free: T(k) = B + pipelined(L(k), C(k)).
 
 Within one tier L is linear and C concave, so that without B the best k is where the source
@@ -37,6 +38,9 @@ TIE = 0.01
 What an engine need not compute is there for the requests behind this one.
 """
 
+
+HIDDEN = 0.75
+"""Part of the backlog that a load may hide behind: one that ends late misses its turn."""
 
 RELIEF = 2.5
 """What a second of the engine is worth to the loads before this one, if there are any.
@@ -229,11 +233,11 @@ def _best(priced: list[_Priced], whole_s: float) -> _Priced:
     return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
 
 
-def _crowding(transfer: Transfer) -> float:
-    """How much waits on the links before a load, in loads like it; 1 stands for more than one."""
+def _held_up(transfer: Transfer, saved_s: float) -> float:
+    """Loads like this one that are ahead of it and would end while it is computed; at most 1."""
     if transfer.own_s <= 0:
         return 0.0
-    return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s)
+    return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s, saved_s / transfer.own_s)
 
 
 def _constant(value_s: float, _chunks: int) -> float:
@@ -269,10 +273,10 @@ class _Prices:
         if self._overlaps(chunks):
             exposed_s = pipelined(transfer.total_s, rest_s, question.layers) - rest_s
         else:
-            exposed_s = max(0.0, transfer.total_s - question.backlog_s)
+            exposed_s = max(0.0, transfer.total_s - HIDDEN * question.backlog_s)
         saved_s = self.whole_s - rest_s
         doubt_s = DOUBT * self._deviation_s(chunks, transfer, hidden=exposed_s <= 0)
-        relief_s = RELIEF * _crowding(transfer) * saved_s
+        relief_s = RELIEF * _held_up(transfer, saved_s) * saved_s
         gain_s = saved_s + relief_s - exposed_s
         net_s = gain_s - question.margin * transfer.own_s - doubt_s
         return _Priced(chunks, transfer, exposed_s, saved_s, relief_s, doubt_s, net_s)
@@ -283,7 +287,7 @@ class _Prices:
         found = {*ends[:RUNS_PRICED_MAX], ends[-1]}
         found.update(self._within())
         question = self._question
-        for bound_s in (question.backlog_s, question.limit_s):
+        for bound_s in (HIDDEN * question.backlog_s, question.limit_s):
             if 0 < bound_s < math.inf:
                 found.update(self._around(partial(_constant, bound_s)))
         if question.layers and not question.sources[0][0]:
