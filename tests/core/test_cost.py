@@ -66,9 +66,9 @@ def test_drift_is_followed() -> None:
 
 
 def test_deviation_falls_with_samples() -> None:
-    """Nothing is known at first; steady samples make sure, wild ones do not."""
+    """A first guess is tried without doubt; then steady samples make sure, wild ones do not."""
     wild, steady = Pipe(1e9, 1e-4), Pipe(1e9, 1e-4)
-    assert steady.deviation_s(10**8) == pytest.approx(steady.seconds(10**8))
+    assert steady.deviation_s(10**8) == 0.0
     for step in range(60):
         size = (1 + step % 13) * 3_000_000
         steady.learn(size, size / 1e9)

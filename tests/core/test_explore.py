@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 
 from kvwise.core.brain import Brain
-from kvwise.core.explore import REQUESTS_MIN, Explorer
+from kvwise.core.explore import REQUESTS_MIN, SHARE, Explorer
 from kvwise.core.words import (
     Asked,
     Done,
@@ -29,8 +29,8 @@ def test_looking_is_paid_for() -> None:
         explorer.passed(1, 1.0)
         assert not explorer.may_look(1, 0.0)
     explorer.passed(1, 1.0)
-    assert not explorer.may_look(1, 0.65)
-    assert explorer.may_look(1, 0.63)
+    assert not explorer.may_look(1, SHARE * REQUESTS_MIN + 0.01)
+    assert explorer.may_look(1, SHARE * REQUESTS_MIN - 0.01)
     assert not explorer.may_look(1, 0.0)
     for _ in range(REQUESTS_MIN):
         explorer.passed(1, 1.0)

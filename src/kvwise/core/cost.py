@@ -18,6 +18,9 @@ _NOISE = 0.05
 _NOISE_S_MIN = 2e-5
 _WANDER = 0.02
 _WANDER_MIN = 1e-4
+_TRIED = 4
+"""Samples from which on uncertainty counts."""
+
 _DEVIATION_OF_MEAN = 1.25
 """Standard deviation of a normal error, as a multiple of its mean absolute value."""
 
@@ -54,16 +57,26 @@ class Fit:
         """The value expected for these features."""
         return sum(w * x for w, x in zip(self.weights, features, strict=True))
 
-    def deviation(self, features: tuple[float, ...]) -> float:
-        """Standard deviation of that value: of the weights, and of what samples usually are off.
+    @property
+    def error(self) -> float:
+        """How far off predictions of samples are: a standard deviation, as a share of the value.
 
-        Never more than the value itself, as it would be before anything was measured.
+        Before a few samples are there it is 0: then the first guess is all there is, and what it
+        says is worth trying.
         """
+        return _DEVIATION_OF_MEAN * self._usual if self.samples >= _TRIED else 0.0
+
+    def deviation(self, features: tuple[float, ...]) -> float:
+        """Standard deviation of a prediction, of which the uncertain weights are a part.
+
+        Never more than the value itself, and 0 before a few samples are there.
+        """
+        if self.samples < _TRIED:
+            return 0.0
         spread, size = self._spread, range(len(features))
         weights = sum(features[i] * spread[i][j] * features[j] for i in size for j in size)
         value = self.predict(features)
-        usual = _DEVIATION_OF_MEAN * self._usual * value
-        return min(float((max(0.0, weights) + usual * usual) ** 0.5), value)
+        return min(math.hypot(math.sqrt(max(0.0, weights)), self.error * value), value)
 
     def learn(self, features: tuple[float, ...], value: float) -> None:
         """One measurement."""
@@ -170,9 +183,12 @@ class Recompute:
         return self.work_s(new, new * (cached + new / 2))
 
     def deviation_s(self, new: int, cached: int) -> float:
-        """Standard deviation of `seconds`."""
-        _, tokens, pairs = self._features(new, new * (cached + new / 2))
-        return self._fit.deviation((0.0, tokens, pairs, 0.0)) if new > 0 else 0.0
+        """Standard deviation of `seconds`, going by how well steps are predicted.
+
+        What is not known of the weights is left out: an engine whose steps are all alike tells
+        little about each weight, and all about the time of such steps.
+        """
+        return self._fit.error * self.seconds(new, cached)
 
     def work_s(self, tokens: int, pairs: float) -> float:
         """Time to compute so many tokens that attend to so many others, in steps of any number."""

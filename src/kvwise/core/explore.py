@@ -7,7 +7,7 @@ allowance, a hundredth of the time of the requests that could have used the tier
 
 from __future__ import annotations
 
-REQUESTS_MIN = 64
+REQUESTS_MIN = 128
 """Requests that found something on a tier and did not load it, for each that is sent to look."""
 
 SHARE = 0.01

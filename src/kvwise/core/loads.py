@@ -163,7 +163,7 @@ class Loads:
         world = self._world
         why = self._refusal(event, space, found)
         if why is not None:
-            return Cut(0, NOTHING, 0.0, 0.0, 0.0, Choice.RECOMPUTE, why)
+            return Cut(0, NOTHING, 0.0, 0.0, 0.0, 0.0, Choice.RECOMPUTE, why)
         return price(world, event, space, layout, self._coming(found))
 
     def _refusal(self, event: Asked, space: Space, found: Match) -> Why | None:
@@ -238,6 +238,7 @@ class Loads:
             own_s=cut.transfer.own_s,
             backlog_s=backlog_s(world, event, space),
             exposed_s=cut.exposed_s,
+            relief_s=cut.relief_s,
             doubt_s=cut.doubt_s,
         )
         self.records.add(event.client, decision)

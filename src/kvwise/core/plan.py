@@ -6,7 +6,8 @@ tiers and links included, so that
 
     T(k) = max(L(k), B) + C(k)          where C(k) computes what is not loaded.
 
-What of a load hides behind B costs this request nothing. Where an engine overlaps copying with
+What of a load hides behind B costs this request nothing; since a load that ends late misses its
+turn, a part of B only counts. Where an engine overlaps copying with
 computing layer by layer, the copy begins when the engine is free: T(k) = B + pipelined(L(k), C(k)).
 
 Within one tier L is linear and C concave, so that without B the best k is where the source
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from kvwise.core.words import Choice, Why
 
@@ -31,12 +32,24 @@ FRACTIONED_CHUNKS_MIN = 8
 FRACTIONED_RUNS_MAX = 4
 """Where runs are priced within: the first so many of at least so many chunks."""
 
+STEPS = 64
+"""Places are looked for among so many parts of everything, or chunk by chunk if there are fewer."""
+
 TIE = 0.01
 """Cuts whose times differ by less than this share are equal: the one that computes less is taken.
 
 What an engine need not compute is there for the requests behind this one.
 """
 
+
+HIDDEN = 0.75
+"""Part of the backlog that a load may hide behind: one that ends late misses its turn."""
+
+RELIEF = 2.5
+"""What a second of the engine is worth to the loads before this one, if there are any.
+
+They end while this prompt would be computed, and then have to wait for the engine.
+"""
 
 DOUBT = 0.5
 """Standard deviations of the difference by which loading must win, beside its margin.
@@ -115,6 +128,7 @@ class Cut:
         transfer: of the load considered best.
         exposed_s: by how much that load delays the first token, beyond what hides behind others.
         recompute_s: estimated seconds to compute the same tokens instead.
+        relief_s: what the engine's time that it saves is worth to loads before it.
         doubt_s: what it must win by beside its margin, because the estimates are uncertain.
     """
 
@@ -122,6 +136,7 @@ class Cut:
     transfer: Transfer
     exposed_s: float
     recompute_s: float
+    relief_s: float
     doubt_s: float
     choice: Choice
     why: Why
@@ -135,6 +150,7 @@ class _Priced:
     transfer: Transfer
     exposed_s: float
     saved_s: float
+    relief_s: float
     doubt_s: float
     net_s: float
 
@@ -202,7 +218,14 @@ def look(
 def _cut(priced: _Priced, choice: Choice, why: Why) -> Cut:
     chunks = 0 if choice is Choice.RECOMPUTE else priced.chunks
     return Cut(
-        chunks, priced.transfer, priced.exposed_s, priced.saved_s, priced.doubt_s, choice, why
+        chunks=chunks,
+        transfer=priced.transfer,
+        exposed_s=priced.exposed_s,
+        recompute_s=priced.saved_s,
+        relief_s=priced.relief_s,
+        doubt_s=priced.doubt_s,
+        choice=choice,
+        why=why,
     )
 
 
@@ -211,6 +234,13 @@ def _best(priced: list[_Priced], whole_s: float) -> _Priced:
     most = max(one.net_s for one in priced)
     least = most - TIE * max(0.0, whole_s - most) if most > 0 else most
     return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
+
+
+def _held_up(transfer: Transfer, saved_s: float) -> float:
+    """Loads like this one that are ahead of it and would end while it is computed; at most 1."""
+    if transfer.own_s <= 0:
+        return 0.0
+    return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s, saved_s / transfer.own_s)
 
 
 def _constant(value_s: float, _chunks: int) -> float:
@@ -228,7 +258,7 @@ class _Prices:
         computing: Computing,
     ) -> None:
         self._question = question
-        self._transfer = transfer
+        self._transfer = cache(transfer)
         self._computing = computing
         self.whole_s = computing.seconds(
             question.total_tokens - question.local_tokens, question.local_tokens
@@ -246,22 +276,24 @@ class _Prices:
         if self._overlaps(chunks):
             exposed_s = pipelined(transfer.total_s, rest_s, question.layers) - rest_s
         else:
-            exposed_s = max(0.0, transfer.total_s - question.backlog_s)
+            exposed_s = max(0.0, transfer.total_s - HIDDEN * question.backlog_s)
         saved_s = self.whole_s - rest_s
         doubt_s = DOUBT * self._deviation_s(chunks, transfer, hidden=exposed_s <= 0)
-        net_s = saved_s - exposed_s - question.margin * transfer.own_s - doubt_s
-        return _Priced(chunks, transfer, exposed_s, saved_s, doubt_s, net_s)
+        relief_s = RELIEF * _held_up(transfer, saved_s) * saved_s
+        gain_s = saved_s + relief_s - exposed_s
+        net_s = gain_s - question.margin * transfer.own_s - doubt_s
+        return _Priced(chunks, transfer, exposed_s, saved_s, relief_s, doubt_s, net_s)
 
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""
-        ends = self.ends
+        question, ends = self._question, self.ends
         found = {*ends[:RUNS_PRICED_MAX], ends[-1]}
-        found.update(self._within())
-        question = self._question
-        for bound_s in (question.backlog_s, question.limit_s):
+        if len(ends) > 1:
+            found.update(self._within())
+        for bound_s in (HIDDEN * question.backlog_s, question.limit_s):
             if 0 < bound_s < math.inf:
                 found.update(self._around(partial(_constant, bound_s)))
-        if question.layers and not question.sources[0][0]:
+        if self._overlaps(1):
             found.update(self._around(self._rest_s))
         return found
 
@@ -275,9 +307,14 @@ class _Prices:
                 yield begin + int((end - begin) * fraction)
 
     def _around(self, bound_s: Callable[[int], float]) -> Iterator[int]:
-        """The last cut whose load takes no longer than a bound that never grows, and the next."""
-        low, high = 0, self.ends[-1] + 1
-        while high - low > 1:
+        """About the last cut whose load takes no longer than a bound that never grows; the next.
+
+        Nothing when all of it does not: the end is priced anyway.
+        """
+        low, high = 0, self.ends[-1]
+        if self._transfer(high).total_s <= bound_s(high):
+            return
+        while high - low > max(1, self.ends[-1] // STEPS):
             middle = (low + high) // 2
             if self._transfer(middle).total_s <= bound_s(middle):
                 low = middle
@@ -285,8 +322,7 @@ class _Prices:
                 high = middle
         if low:
             yield low
-        if high <= self.ends[-1]:
-            yield high
+        yield high
 
     def _covered(self, chunks: int) -> int:
         """Tokens on the device after a cut."""

@@ -391,8 +391,9 @@ class Decision:
         backlog_s: estimated seconds until the engine is done with earlier prompts.
         exposed_s: part of `load_s` by which it delays the first token: what does not hide behind
             earlier prompts, or behind computing the rest.
+        relief_s: what the engine's time is worth to loads that are under way.
         doubt_s: by how much loading must win for the uncertainty of all this. It does when
-            `recompute_s - exposed_s > margin * own_s + doubt_s`.
+            `recompute_s + relief_s - exposed_s > margin * own_s + doubt_s`.
     """
 
     now_ns: int
@@ -413,6 +414,7 @@ class Decision:
     own_s: float = 0.0
     backlog_s: float = 0.0
     exposed_s: float = 0.0
+    relief_s: float = 0.0
     doubt_s: float = 0.0
 
 

@@ -270,7 +270,7 @@ class Ledger:
         if not command.lease:
             return
         decision = command.decision
-        gain_s = decision.recompute_s - decision.exposed_s
+        gain_s = decision.recompute_s + decision.relief_s - decision.exposed_s
         policy, least_s = self.config.policy, decision.margin * decision.own_s + decision.doubt_s
         wins = policy == "load" or (policy == "auto" and gain_s > least_s)
         if policy == "auto" and decision.why is Why.EXPLORE:
