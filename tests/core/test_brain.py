@@ -8,6 +8,7 @@ import pytest
 
 from kvwise.core.blocks import STAMP_MAX
 from kvwise.core.brain import Brain
+from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT, chain_keys
 from kvwise.core.shelf import State
 from kvwise.core.words import (
@@ -20,7 +21,6 @@ from kvwise.core.words import (
     Ended,
     Filled,
     Granted,
-    Hints,
     Joined,
     Load,
     Namespace,

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 
 from kvwise.core.admit import Admit, Throttle, Verdict
-from kvwise.core.words import Balance
+from kvwise.core.balance import Balance
 
 DAY_S = 86_400
 DAY_NS = DAY_S * 1_000_000_000

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
-from kvwise.core.words import Hints
 from kvwise.core.world import Space, World
 
 PRIORITY_BASE = 4.0
