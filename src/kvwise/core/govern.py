@@ -70,6 +70,11 @@ def life_years(endurance_bytes: float, bytes_per_day: float, amplification: floa
     return endurance_bytes / worn_per_year
 
 
+def pace_per_day(balance: Balance) -> float:
+    """Bytes written in a day, as a balance remembers the last one."""
+    return balance.recent_bytes / max(balance.span_s, MEMORY_S_MIN) * DAY_S
+
+
 @dataclass(slots=True)
 class _Price:
     """Where the line is drawn: classes above `place` pass, and `share` of the bytes in it."""
