@@ -26,6 +26,9 @@ PARAMS = "kvwise"
 SHOWN_CHARS_MAX = 60
 """Of a value that is no hint, in the message that says so."""
 
+PROBLEM_CHARS_MAX = 600
+"""Of that message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -167,7 +170,7 @@ def _hints(params: Mapping[str, object] | None) -> tuple[Hints, str]:
             problems.append(f"{name} = {_shown(value)} is ignored: write {allowed}")
         else:
             hints = better
-    return hints, "; ".join(problems)
+    return hints, "; ".join(problems)[:PROBLEM_CHARS_MAX]
 
 
 def _shown(value: object) -> str:
