@@ -133,7 +133,7 @@ def test_no_peer_gets_past_what_hints_can_mean(node: Node, bad: float) -> None:
     session = Session(node, "engine")
     session.join(SPACE)
     keys = prompt(1, 4)
-    for hints in (Hints(pin_s=bad), Hints(ttl_s=bad), Hints(priority=bad)):
+    for hints in (Hints(pin_s=bad), Hints(ttl_s=bad), Hints(priority=2 * bad)):
         with pytest.raises(BugError, match="no request can mean"):
             session.step(Step(offers=[Offer("r", SPACE.digest, ROOT, keys, hints=hints)]))
         with pytest.raises(BugError, match="no request can mean"):
