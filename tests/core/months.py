@@ -185,6 +185,6 @@ def _brain() -> Brain:
         TierSpec("dram", 24 * PAGE, PAGE, 0, 1e10, 0.0),
         TierSpec("disk", 10**6 * OBJECT, 4096, 4096, 1e9, 1e-4),
     )
-    brain = Brain(BrainConfig(PAGE, tiers, "load", write_bytes_per_day=BUDGET))
+    brain = Brain(BrainConfig(PAGE, tiers, "load", write_bytes_per_day=BUDGET, chance_min=0.0))
     brain.handle(Joined(0, 1, SPACE))
     return brain

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvwise.core.admit import Admit, Reject, admit_prompt
-from kvwise.core.words import Hints, Why
+from kvwise.core.hints import Hints
+from kvwise.core.words import Why
 
 
 def test_prompts() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvwise.core.brain import Brain
+from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT, chain_keys
 from kvwise.core.shelf import State
 from kvwise.core.uses import STAMP_MAX
@@ -20,7 +21,6 @@ from kvwise.core.words import (
     Ended,
     Filled,
     Granted,
-    Hints,
     Joined,
     Load,
     Namespace,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise.core.admit import Admit, Throttle
+from kvwise.core.balance import Balance
 from kvwise.core.govern import (
     BURST_DAYS,
     DAY_NS,
@@ -20,7 +21,6 @@ from kvwise.core.govern import (
     life_years,
     worth_class,
 )
-from kvwise.core.words import Balance
 from kvwise.sim.dice import Dice
 from tests.core.months import BUDGET, CHANCES, DAYS, month
 

@@ -40,7 +40,8 @@ def config(pages: int = 40, disk_objects: int = 30, **more: object) -> BrainConf
         TierSpec("dram", pages * PAGE, PAGE, 0, 1e10, 0.0),
         TierSpec("disk", disk_objects * 12288, 4096, 4096, 1e9, 1e-4),
     )
-    return BrainConfig(page_bytes=PAGE, tiers=tiers, queue_bytes=200_000, **more)  # type: ignore[arg-type]
+    rest = {"queue_bytes": 200_000, "chance_min": 0.0} | more
+    return BrainConfig(page_bytes=PAGE, tiers=tiers, **rest)  # type: ignore[arg-type]
 
 
 def pick(commands: list[Command], kind: type[T]) -> T:

@@ -61,6 +61,7 @@ def manners(rig: Rig) -> dict[str, Any]:
     rig.forget()
     seen["not_stored"] = rig.run([TAIL[::-1]])
     rig.forget()
+    seen["kept"] = rig.run([LONG], hints={"pin_s": 600, "ttl_s": -1, "no_store": 1})
     seen["status"] = rig.cache.status()
     reset = rig.llm.reset_prefix_cache(reset_connector=True)
     seen["reset"] = [reset, rig.run([LONG])[0]]

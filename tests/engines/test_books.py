@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given as given_by
+from hypothesis import strategies as st
 
+from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.engines.copying import SKIP
@@ -17,7 +20,7 @@ from kvwise.engines.vllm.blocks import chunk_blocks
 from kvwise.engines.vllm.counts import Counts
 from kvwise.engines.vllm.namespace import namespace_of
 from kvwise.engines.vllm.orders import Facts, LoadReport, StepReport, StoreReport
-from kvwise.engines.vllm.prompts import Adapters, Grid, Prompt, prompt_of
+from kvwise.engines.vllm.prompts import PROBLEM_CHARS_MAX, Adapters, Grid, Prompt, prompt_of
 from kvwise.engines.vllm.rhythm import WARM_UP, Rhythm
 from kvwise.errors import EngineError
 from kvwise.units import NS_PER_S
@@ -80,6 +83,37 @@ def test_hints_are_read_and_nonsense_is_not() -> None:
     nonsense: Any
     for nonsense in ({"kvwise": "no_store"}, {"kvwise": {"no_store": 1}}, {"other": {}}):
         assert not prompt([], kv_transfer_params=nonsense).hints.no_store
+
+
+def test_hints_are_read_one_by_one() -> None:
+    """What can be meant counts, whatever stands beside it; the answer names what cannot."""
+    given: dict[str, Any] = {
+        "no_reuse": True,
+        "pin_s": 120,
+        "ttl_s": -1,
+        "priority": "high",
+        "no_store": 1,
+        "pin": 5,
+    }
+    one = prompt([], kv_transfer_params={"kvwise": given})
+    assert one.hints == Hints(no_reuse=True, pin_s=120.0, priority=1.0)
+    problem = str(one.outcome["problem"])
+    assert "ttl_s = -1 is ignored: write seconds, from 0 to 604800" in problem
+    assert "no_store = 1 is ignored: write true or false" in problem
+    assert "there is no hint 'pin'" in problem
+
+
+@given_by(
+    st.dictionaries(
+        st.sampled_from(["no_store", "no_load", "no_reuse", "pin_s", "ttl_s", "priority", "x"]),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.none()),
+    )
+)
+def test_no_hint_stops_a_request(given: dict[str, Any]) -> None:
+    """Whatever callers send, the request is served with hints that can be meant."""
+    one = prompt([], kv_transfer_params={"kvwise": given})
+    assert one.hints.is_sane
+    assert len(str(one.outcome.get("problem", ""))) <= PROBLEM_CHARS_MAX
 
 
 @pytest.mark.pain("W7")

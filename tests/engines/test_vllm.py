@@ -214,6 +214,16 @@ def test_hints_are_obeyed(processes: Processes) -> None:
     assert seen["not_stored"][0]["said"]["why"] == "no_match"
 
 
+def test_hints_reach_the_cache(processes: Processes) -> None:
+    """What a request wants kept is kept, and its answer names what was no hint."""
+    seen = manners(processes)
+    said = seen["kept"][0]["said"]
+    assert "ttl_s = -1 is ignored" in said["problem"]
+    assert "no_store = 1 is ignored" in said["problem"]
+    assert tokens(seen["kept"]) == tokens(seen["cold"])
+    assert seen["status"]["levels"]["hint_pinned_bytes"] > 0
+
+
 def test_steps_are_timed(processes: Processes) -> None:
     """The cache learns from the scheduler's rhythm how long tokens take."""
     (costs,) = manners(processes)["status"]["costs"]["namespaces"].values()

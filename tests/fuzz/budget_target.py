@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from kvwise.core.balance import Balance
 from kvwise.core.govern import Governor
-from kvwise.core.words import Balance
 from kvwise.live.budget import MAGIC, Saved, pack, unpack
 
 

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import msgspec
 
+from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
+from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT
 from kvwise.core.words import (
     Asked,
+    Budgeted,
     Cleared,
     Done,
     Event,
@@ -142,6 +145,10 @@ def _rows() -> Iterator[list[Event]]:
         tick,
         *(Done(7, 1, n, n, 16384, 9) for n in range(3)),
     ]
+    left = Balance(1e6, 5, 3.0, 60.0, ((90, 1e9), (130, 2e10)))
+    wishes = Hints(pin_s=0.5, ttl_s=0.7, priority=1.0)
+    wished = Offered(2, 1, "r", digest, ROOT, keys, 3 * CHUNK + 1, wishes)
+    yield [Budgeted(1, 1, left, 9.0), joined, wished, Filled(3, 1, 1, 3), tick]
     yield [joined, Observed(2, 1, digest, 512, 1e5, 0.1), Space(3, 1, 1 << 20), Cleared(4), tick]
 
 

@@ -36,7 +36,10 @@ READY_S = 30.0
 
 
 def settings(folder: Path, *, disk: bool = False, **more: object) -> Config:
-    """A small store with everything in `folder`; `more` has section_key names."""
+    """A small store with everything in `folder`, which writes whatever it may.
+
+    `more` has section_key names.
+    """
     values: dict[str, object] = {
         "dram.size": "1MiB",
         "dram.page": PAGE,
@@ -52,6 +55,7 @@ def settings(folder: Path, *, disk: bool = False, **more: object) -> Config:
             "disk.size": "16MiB",
             "disk.segment": "4MiB",
             "disk.min_free": "16MiB",
+            "write.min_chance": 0,
         }
     values |= {name.replace("_", ".", 1): value for name, value in more.items()}
     return configuration.load(overrides=values, environ={})

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise.config import Config
+from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
 from kvwise.core.govern import BURST_DAYS
-from kvwise.core.words import Balance
 from kvwise.errors import FrameError
-from kvwise.live import budget
 from kvwise.live.blocks import put
 from kvwise.live.budget import NAME, Saved, pack, read, unpack
+from kvwise.live.clock import unix_ns
 from kvwise.live.events import replay
 from kvwise.live.node import DISK, Node
 from kvwise.live.session import Session
@@ -116,8 +116,8 @@ def test_a_jumping_clock(
 ) -> None:
     """A wall clock that went back gives nothing, one that went forward no more than the burst."""
     Node(limited(tmp_path)).close(1)
-    real = budget.unix_ns()
-    monkeypatch.setattr(budget, "unix_ns", lambda: real + years * 31_557_600 * 10**9)
+    real = unix_ns()
+    monkeypatch.setattr("kvwise.live.budget.unix_ns", lambda: real + years * 31_557_600 * 10**9)
     node = Node(limited(tmp_path))
     assert balance(node).level_bytes == pytest.approx(PER_DAY * most, rel=0.01)
     node.close(1)
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written(
     def refuse(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(budget.os, "fsync", refuse)
+    monkeypatch.setattr("kvwise.live.budget.os.fsync", refuse)
     node = Node(limited(tmp_path))
     spend(node, 4, 1)
     node.close(1)

@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvwise.errors import ConfigError
+from kvwise.core.govern import LIFE_YEARS_MAX
+from kvwise.core.hints import Hints
+from kvwise.core.keys import ROOT
+from kvwise.errors import BugError, ConfigError
 from kvwise.live.blocks import get, put
+from kvwise.live.drives import daily_bytes
+from kvwise.live.messages import Ask, Fill, Offer, Step
 from kvwise.live.node import Node
 from kvwise.live.session import Session
 from kvwise.live.stats import MetricsServer
 from kvwise.live.store import Store
-from tests.live.support import SPACE, eventually, payloads, prompt, settings
+from tests.live.support import PAGE, SPACE, eventually, payloads, prompt, question, settings
 
 Values = dict[tuple[str, ...], float]
 
@@ -76,6 +81,64 @@ def test_a_known_history_gives_exact_numbers(node: Node, server: MetricsServer) 
     assert values[("kvwise_leases", "kind=store")] == 0
     assert values[("kvwise_load_seconds_count",)] == 1
     assert values[("kvwise_clients",)] == 1
+
+
+def test_wear_is_measured(tmp_path: Path) -> None:
+    """What is written a day, what may be, and how long the drives last, for the disk alone."""
+    config = settings(tmp_path, disk=True, disk_dwpd=1.0)
+    node = Node(config)
+    server = MetricsServer("127.0.0.1:0", node.latencies, node.status)
+    store = Store(node, Session(node, "engine"))
+    store.join(SPACE)
+    keys = prompt(1, 4)
+    put(store, SPACE, keys, payloads(keys))
+    assert store.flush(10)
+    values = scrape(server)
+    budget = daily_bytes(config)
+    assert values["kvwise_lifetime_written_bytes_total", "tier=disk"] == 4 * 16384
+    assert values["kvwise_written_per_day_bytes", "tier=disk"] == pytest.approx(
+        24 * 4 * 16384, rel=0.01
+    )
+    assert values["kvwise_budget_per_day_bytes", "tier=disk"] == budget
+    assert 0 < values["kvwise_budget_left_bytes", "tier=disk"] < budget / 24
+    assert values["kvwise_price_s_per_byte", "tier=disk"] >= 0
+    assert values["kvwise_drive_life_years", "tier=disk"] == pytest.approx(
+        min(LIFE_YEARS_MAX, 5 * budget / (24 * 4 * 16384)), rel=0.01
+    )
+    server.close()
+    node.close(1)
+
+
+def test_pins_by_hint_are_measured(node: Node, server: MetricsServer) -> None:
+    """What callers asked to keep is a level, what was too much a counter, and a clear ends it."""
+    session = Session(node, "engine")
+    session.join(SPACE)
+    few, many = (
+        Offer("r", SPACE.digest, ROOT, keys, hints=Hints(pin_s=60))
+        for keys in (prompt(1, 4), prompt(2, 60))
+    )
+    for offer, count in ((few, 4), (many, 60)):
+        (grant,) = session.step(Step(offers=[offer]))
+        session.step(Step(fills=[Fill(grant.lease, count)]))
+    values = scrape(server)
+    assert values[("kvwise_hint_pinned_bytes",)] == 4 * 3 * PAGE
+    assert values[("kvwise_hints_refused_total",)] == 1
+    session.clear(b"")
+    assert eventually(lambda: scrape(server)[("kvwise_hint_pinned_bytes",)] == 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, 1e9])
+def test_no_peer_gets_past_what_hints_can_mean(node: Node, bad: float) -> None:
+    """Numbers that no hint can have are refused, and the session goes on."""
+    session = Session(node, "engine")
+    session.join(SPACE)
+    keys = prompt(1, 4)
+    for hints in (Hints(pin_s=bad), Hints(ttl_s=bad), Hints(priority=2 * bad)):
+        with pytest.raises(BugError, match="no request can mean"):
+            session.step(Step(offers=[Offer("r", SPACE.digest, ROOT, keys, hints=hints)]))
+        with pytest.raises(BugError, match="no request can mean"):
+            session.ask(Ask("r", SPACE.digest, keys, 0, 65, hints))
+    assert not session.ask(question(keys)).lease
 
 
 def test_a_tier_that_is_down_is_reported(node: Node, server: MetricsServer, tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ Some of them were real once: the simulator found them, and they must never come 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from kvwise.core.blocks import Blocks
 from kvwise.core.brain import Brain
 from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
+from kvwise.core.keep import Keep
 from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads
 from kvwise.core.shelf import State
@@ -246,6 +249,26 @@ def first_rank_fills(patch: Patch) -> None:
     patch.setattr(StoreTransfer, "_copied", copied)
 
 
+def kept_for_good(patch: Patch) -> None:
+    """What a hint keeps for a while is never let go."""
+
+    def let_go(self: Keep, now_ns: int) -> list[int]:
+        return []
+
+    patch.setattr(Keep, "let_go", let_go)
+
+
+def hints_keep_all(patch: Patch) -> None:
+    """Hints keep whatever callers like."""
+    real = Keep.hold
+
+    def hold(self: Keep, rows: Sequence[int], size_bytes: int, until_ns: int) -> None:
+        self.limit_bytes = 1 << 60
+        real(self, rows, size_bytes, until_ns)
+
+    patch.setattr(Keep, "hold", hold)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -266,4 +289,6 @@ CANARIES = (
     expected_size_stays,
     one_chunk_for_all,
     first_rank_fills,
+    kept_for_good,
+    hints_keep_all,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvwise.core.words import Hints, TierSpec
+from kvwise.core.hints import Hints
+from kvwise.core.words import TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.sim.drive import DriveSpec
 from kvwise.sim.engine import EngineSpec

@@ -17,6 +17,7 @@ import kvwise
 from kvwise import config
 from kvwise.cli.checks import HOST_CHECKS, Case, Finding, Grade
 from kvwise.cli.disk_checks import check_disk
+from kvwise.cli.drive_checks import check_drives
 from kvwise.cli.engine_checks import check_engine, check_gpu
 
 COLOURS = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
@@ -64,7 +65,8 @@ def command(  # noqa: PLR0913  one parameter for each option
 
     Looks at the Python version, kernel, processor, memory and its limits, huge pages, the
     daemon's socket and metrics address, the directories of the disk tier (by really writing,
-    reading and punching blocks there) and the engine. Nothing is changed.
+    reading and punching blocks there), the wear of the drives below them (`smartctl` is asked,
+    where there is one) and the engine. Nothing is changed.
     """
     given = {"dram.size": dram, "disk.paths": disk or None, "disk.size": disk_size}
     overrides = {name: value for name, value in given.items() if value is not None}
@@ -82,6 +84,7 @@ def examine(case: Case) -> Iterator[Finding]:
     for check in HOST_CHECKS:
         yield check(case)
     yield from check_disk(case)
+    yield from check_drives(case)
     yield check_engine(case)
     yield check_gpu(case)
 

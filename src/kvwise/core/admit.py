@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwise.core.words import Hints, Why
+from kvwise.core.hints import Hints
+from kvwise.core.words import Why
 
 
 @dataclass(frozen=True, slots=True)

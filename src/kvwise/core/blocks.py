@@ -308,7 +308,7 @@ class Blocks:
             if shelf.state[row] != READY or shelf.kids[row]:
                 policy.accept()
             elif tier == DRAM and self.keep.holds(row):
-                policy.accept()  # `pass_time` will bring it back
+                policy.accept()  # it comes back when its time is over
             elif index.pins[row] or not self._may_leave(tier, row):
                 policy.set_aside()
             else:
@@ -319,18 +319,6 @@ class Blocks:
                 evicted = True
         policy.restore()
         return evicted
-
-    def pass_time(self, now_ns: int) -> None:
-        """What hints kept so long may leave, and what they ended goes, unless others need it."""
-        shelf, keep, index = self.shelves[DRAM], self.keep, self.index
-        for row in keep.let_go(now_ns):
-            if shelf.state[row] == READY and not shelf.kids[row]:
-                shelf.policy.add(row)
-        for row in reversed(keep.ended(now_ns)):
-            if index.pins[row]:
-                keep.end([row], now_ns + 1)
-            elif not index.has_children(row) and not keep.holds(row):
-                self.drop(row, Why.EXPIRED)
 
     def cancel(self, tier: int, row: int, why: Why) -> None:
         """A copy under way (STORING or MOVING) never came to be; nobody reads or writes it now."""

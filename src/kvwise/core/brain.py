@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from kvwise.core.balance import Balance
 from kvwise.core.blocks import Holding
 from kvwise.core.index import NONE
 from kvwise.core.loads import Loads
@@ -18,9 +19,9 @@ from kvwise.core.records import Calibration
 from kvwise.core.recovery import Recovery
 from kvwise.core.shelf import State
 from kvwise.core.stores import Stores
+from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
     Asked,
-    Balance,
     Budgeted,
     Cleared,
     Command,
@@ -53,7 +54,8 @@ class Brain:
         """An empty cache."""
         self._world = World(config)
         self._loads = Loads(self._world)
-        self._stores = Stores(self._world)
+        self._wishes = Wishes(self._world)
+        self._stores = Stores(self._world, self._wishes)
         self._recovery = Recovery(self._world)
         self._clients: set[int] = set()
 
@@ -71,7 +73,7 @@ class Brain:
         match event:
             case Asked():
                 self._loads.asked(event)
-                self._stores.asked(event)
+                self._wishes.asked(event)
             case Wanted():
                 self._loads.wanted(event)
             case Offered():
@@ -84,7 +86,9 @@ class Brain:
                 self._finish(event)
             case Tick():
                 self._loads.expire()
-                self._stores.pass_time()
+                self._wishes.pass_time()
+                for governor in self._stores.governors.values():
+                    governor.pass_time(world.now_ns)
             case Observed():
                 self._observe(event)
             case _:
@@ -260,6 +264,9 @@ class Brain:
         self._world.blocks.check()
         owners = Counter(self._stores.pinned())
         owners.update(self._loads.pinned())
+        shelves = self._world.blocks.shelves
+        for row in self._world.blocks.keep.rows():
+            assert any(shelf.state[row] for shelf in shelves)
         for job in self._loads.jobs.values():
             assert 0 < job.left <= len(job.rows)
         pins = self._world.blocks.index.pins

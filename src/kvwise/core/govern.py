@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 
 from kvwise.core.admit import Admit, Throttle, Verdict
-from kvwise.core.words import Balance
+from kvwise.core.balance import Balance
 
 DAY_S = 86_400
 DAY_NS = DAY_S * 1_000_000_000
@@ -68,6 +68,11 @@ def life_years(endurance_bytes: float, bytes_per_day: float, amplification: floa
     if worn_per_year * LIFE_YEARS_MAX <= endurance_bytes:
         return LIFE_YEARS_MAX
     return endurance_bytes / worn_per_year
+
+
+def pace_per_day(balance: Balance) -> float:
+    """Bytes written in a day, as a balance remembers the last one."""
+    return balance.recent_bytes / max(balance.span_s, MEMORY_S_MIN) * DAY_S
 
 
 @dataclass(slots=True)

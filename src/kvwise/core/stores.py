@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 from kvwise.core.admit import Admit, Reject, admit_prompt
 from kvwise.core.govern import Governor
+from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.records import RECORDS_MAX
 from kvwise.core.shelf import State
+from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
     DRAM,
-    Asked,
     Done,
     Ended,
     Failed,
     Filled,
     Granted,
-    Hints,
     Item,
     Offered,
     Store,
@@ -97,9 +97,10 @@ class StoreJob:
 class Stores:
     """Everything about getting KV into the cache and down its tiers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, wishes: Wishes) -> None:
         """No leases, no jobs, nothing waiting."""
         self._world = world
+        self._wishes = wishes
         self.leases: dict[int, StoreLease] = {}
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
@@ -126,7 +127,7 @@ class Stores:
             granted.reasons[verdict.why] += len(event.keys) // KEY_BYTES
         else:
             self._take_in(event, space, granted)
-            self._hint(granted.present, event.hints, space)
+            self._wishes.used(granted.present, event.hints, space)
         number = 0
         if granted.rows:
             number = world.number()
@@ -215,7 +216,7 @@ class Stores:
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:
-            self._hint_new(kept, lease)
+            self._wishes.stored(kept, lease.hints, lease.space)
             self._consider(kept, lease.hints, (lease.client, lease.request))
 
     def left(self, client: int) -> None:
@@ -223,53 +224,12 @@ class Stores:
         for lease in [x for x in self.leases.values() if x.client == client]:
             self._close(lease, 0)
 
-    # --- hints ---
-
-    def asked(self, event: Asked) -> None:
-        """What a request is about to use is kept or spared, if hints are about."""
-        hints, blocks = event.hints, self._world.blocks
-        if not hints.pin_s and not blocks.keep.has_ending:
-            return
-        length = blocks.index.length(event.keys, len(event.keys) // KEY_BYTES)
-        if length:
-            space, _ = self._world.joined(event.space)
-            self._hint([*blocks.index.chain(event.keys[: length * KEY_BYTES])], hints, space)
-
-    def _hint(self, rows: list[int], hints: Hints, space: Space) -> None:
-        """Blocks that are there are used by a request with these hints."""
-        keep, now_ns = self._world.blocks.keep, self._world.now_ns
-        if keep.has_ending and not hints.no_reuse:
-            if hints.ttl_s:
-                keep.extend(rows, now_ns + int(hints.ttl_s * 1e9))
-            else:
-                keep.spare(rows)
-        if hints.pin_s and not hints.no_reuse:
-            size_bytes = self._world.stored_bytes(DRAM, space.raw_bytes)
-            keep.hold(rows, size_bytes, now_ns + int(hints.pin_s * 1e9))
-
-    def _hint_new(self, rows: list[int], lease: StoreLease) -> None:
-        """Blocks of a request with hints came to be; keeping them keeps what is above them."""
-        blocks, hints = self._world.blocks, lease.hints
-        if hints.ttl_s:
-            blocks.keep.end(rows, self._world.now_ns + int(hints.ttl_s * 1e9))
-        if hints.pin_s:
-            chain = [*blocks.index.chain(blocks.index.key(rows[-1]))]
-            size_bytes = self._world.stored_bytes(DRAM, lease.space.raw_bytes)
-            until_ns = self._world.now_ns + int(hints.pin_s * 1e9)
-            blocks.keep.hold(chain, size_bytes, until_ns)
-
-    def pass_time(self) -> None:
-        """Hints end, and budgets fill."""
-        for governor in self.governors.values():
-            governor.pass_time(self._world.now_ns)
-        self._world.blocks.pass_time(self._world.now_ns)
-
     # --- down the tiers ---
 
     def used(self, rows: Sequence[int]) -> None:
         """Blocks were used again: those that a lower tier lacks may be worth it now."""
         if rows:
-            self._consider(rows, Hints(), None)
+            self._consider(rows, NO_HINTS, None)
 
     def _consider(self, rows: Sequence[int], hints: Hints, request: tuple[int, str] | None) -> None:
         """Queue blocks of a chain in the arena for every lower tier that lacks them, if worth it.

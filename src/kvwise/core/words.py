@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kvwise.core.balance import Balance
+from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.layout import Layout
 from kvwise.errors import FailureKind
 
@@ -107,46 +109,6 @@ class TierSpec:
     latency_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What the caller knows about a request. Absent knowledge is the default.
-
-    Attributes:
-        no_store: keep nothing of it.
-        no_load: compute all of it.
-        no_reuse: nobody will ask for this again; what is there may be used.
-        pin_s: keep its blocks in the arena for so long; 0 is no wish.
-        ttl_s: its new blocks are worthless after so long; 0 is never.
-        priority: from -1 to 1, how much more than others it matters.
-    """
-
-    no_store: bool = False
-    no_load: bool = False
-    no_reuse: bool = False
-    pin_s: float = 0.0
-    ttl_s: float = 0.0
-    priority: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """What the write budget of a tier must remember from one life to the next, see `govern`.
-
-    Attributes:
-        level_bytes: what may be written at once.
-        written_bytes: in all lives.
-        recent_bytes: over the last day, as it is remembered.
-        span_s: how much of a day is remembered.
-        offered_bytes: (class of worth, bytes offered in it over the last day).
-    """
-
-    level_bytes: float = 0.0
-    written_bytes: int = 0
-    recent_bytes: float = 0.0
-    span_s: float = 0.0
-    offered_bytes: tuple[tuple[int, float], ...] = ()
-
-
 # --- events --------------------------------------------------------------------------------------
 
 
@@ -191,7 +153,7 @@ class Asked:
     keys: bytes
     local_tokens: int
     total_tokens: int
-    hints: Hints = Hints()
+    hints: Hints = NO_HINTS
     backlog_tokens: int = 0
     backlog_pairs: float = 0.0
     layers: int = 0
@@ -224,7 +186,7 @@ class Offered:
     parent: bytes
     keys: bytes
     total_tokens: int = 0
-    hints: Hints = Hints()
+    hints: Hints = NO_HINTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
 from kvwise.core.reuse import FOREVER_S
-from kvwise.core.words import Hints
 from kvwise.core.world import Space, World
 
 PRIORITY_BASE = 4.0
 """A request of priority 1 counts four times, one of priority -1 a quarter."""
+
+
+ROUNDING = 1e-9
+"""Sums that differ by so small a part are equal."""
 
 
 @dataclass(slots=True)
@@ -29,8 +33,9 @@ class Bundle:
     size_bytes: int
 
     def is_no_worse(self, other: Bundle) -> bool:
-        """Whether a byte of it is worth at least as much as one of another."""
-        return self.value_s * other.size_bytes >= other.value_s * self.size_bytes
+        """Whether a byte of it is worth as much as one of another, or more."""
+        mine, others = self.value_s * other.size_bytes, other.value_s * self.size_bytes
+        return mine >= others - ROUNDING * abs(others)
 
 
 class Worth:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvwise.core.words import Balance, Budgeted
+from kvwise.core.balance import Balance
+from kvwise.core.words import Budgeted
 from kvwise.errors import FrameError
 from kvwise.live.clock import now_ns, unix_ns
 from kvwise.units import NS_PER_S

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ RATED_YEARS = 5
 SMART_S = 5.0
 """How long `smartctl` may take for one drive."""
 
+_SMARTCTL = "/usr/sbin/smartctl"  # is not in every user's PATH
 _SECTOR_BYTES = 512
 _NVME_UNIT_BYTES = 512_000
 _UNSAFE = re.compile(r"[^A-Za-z0-9!_.-]")
@@ -161,15 +163,16 @@ def daily_bytes(config: Config, host: Host | None = None) -> int:
 # --- how worn they are ---------------------------------------------------------------------------
 
 
-def health_of(drive: Drive, command: str = "smartctl") -> Health:
-    """What a drive says of its health."""
+def health_of(drive: Drive, command: str = "") -> Health:
+    """What a drive says of its health, asked by `command` or by the `smartctl` that is found."""
     if drive.virtual:
         return Health(why="a virtual drive tells nothing of what is below it")
     if _UNSAFE.search(drive.name.replace("/", "_")):
         return Health(why=f"a drive called {drive.name!r} is not asked")
+    tool = command or shutil.which("smartctl") or _SMARTCTL
     try:
         done = subprocess.run(
-            [command, "-j", "-a", f"/dev/{drive.name}"],
+            [tool, "-j", "-a", f"/dev/{drive.name}"],
             capture_output=True,
             timeout=SMART_S,
             check=False,

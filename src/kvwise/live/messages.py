@@ -14,7 +14,8 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from kvwise.core.words import Decision, Hints, Namespace
+from kvwise.core.hints import Hints
+from kvwise.core.words import Decision, Namespace
 
 PROTOCOL = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024

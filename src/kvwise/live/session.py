@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvwise.core.brain import Brain
+from kvwise.core.hints import Hints
 from kvwise.core.keys import DIGEST_BYTES, KEY_BYTES
 from kvwise.core.words import (
     Asked,
@@ -88,6 +89,7 @@ class Session:
     def ask(self, ask: Ask) -> Plan:
         """Plan a request."""
         self._check(ask.space, ask.keys, ask.request)
+        _check_hints(ask.hints)
         if not 0 <= ask.local_tokens <= ask.total_tokens <= TOKENS_MAX:
             raise BugError(f"{ask.local_tokens} of {ask.total_tokens} tokens are on the device")
         event = Asked(
@@ -135,6 +137,7 @@ class Session:
         self._handle(events)
         for offer in step.offers:
             self._check(offer.space, offer.keys, offer.request)
+            _check_hints(offer.hints)
             if len(offer.parent) != KEY_BYTES:
                 raise BugError(f"a parent's key has {len(offer.parent)} bytes")
         offers = [self._offered(now, offer) for offer in step.offers]
@@ -246,3 +249,9 @@ def _backlog(ask: Ask) -> tuple[int, float]:
     """Tokens and pairs of earlier prompts; what cannot be counts as an idle engine."""
     sane = 0 <= ask.backlog_tokens <= BACKLOG_TOKENS_MAX and 0 <= ask.backlog_pairs <= PAIRS_MAX
     return (ask.backlog_tokens, ask.backlog_pairs) if sane else (0, 0.0)
+
+
+def _check_hints(hints: Hints) -> None:
+    """Refuse numbers that no hint can have."""
+    if not hints.is_sane:
+        raise BugError(f"no request can mean these hints: {hints}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvwise.core.blocks import Holding
 from kvwise.core.brain import Brain
+from kvwise.core.keep import SHARE_MAX
 from kvwise.core.keys import ROOT
 from kvwise.core.shelf import State
 from kvwise.core.stores import JOBS_MAX
@@ -90,6 +91,8 @@ def _levels(levels: dict[str, Any], ledger: Ledger) -> None:
             bounded = said["queued_bytes"] <= ledger.config.queue_bytes
             require("queues are bounded", said, held=bounded)
     page_bytes = ledger.config.page_bytes
+    share = levels["hint_pinned_bytes"] <= ledger.config.tiers[DRAM].capacity_bytes * SHARE_MAX
+    require("hints keep no more than their share", levels, held=share)
     pages = (ledger.config.tiers[DRAM].capacity_bytes - ledger.used_bytes[DRAM]) // page_bytes
     require("free pages agree", (levels, pages), held=levels["pages_free"] == pages)
     pins = sum(ledger.pins.values())

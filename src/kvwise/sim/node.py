@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
 from kvwise.core.layout import Layout
 from kvwise.core.words import (
     DRAM,
-    Balance,
     Budgeted,
     Cleared,
     Command,

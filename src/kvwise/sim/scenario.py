@@ -115,7 +115,7 @@ def _reading(scenario: Scenario, dice: Dice) -> Scenario:
         )
     return replace(
         scenario,
-        brain=replace(brain, policy="load", tiers=(arena, *tiers), tokens_min=0),
+        brain=replace(brain, policy="load", tiers=(arena, *tiers), tokens_min=0, chance_min=0.0),
         drives=tuple(replace(drive, tier=tier) for drive, tier in pairs),
         engines=engines,
         plan=Plan(rates, tuple(sorted(upsets, key=lambda upset: upset.at_ns))),
@@ -197,4 +197,5 @@ def _brain(dice: Dice, drives: tuple[DriveSpec, ...]) -> BrainConfig:
         queue_bytes=dice.pick((1, 4, 256)) * MIB,
         write_bytes_per_day=24 * hour_bytes,
         eviction=dice.pick(tuple(POLICIES)),
+        chance_min=dice.named("chance").pick((0.0, 0.0, 0.02, 0.3)),
     )

@@ -7,10 +7,10 @@ abstract: one number stands for the tokens of a small chunk, and equal numbers f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
-from kvwise.core.words import Hints
+from kvwise.core.hints import Hints
 from kvwise.sim.dice import Dice
 from kvwise.units import NS_PER_MS
 
@@ -96,10 +96,26 @@ def draw_requests(traffic: Traffic, dice: Dice) -> tuple[Request, ...]:
             content=tuple(content[:chunks]),
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
-            hints=Hints(no_store=dice.chance(0.03), no_load=dice.chance(0.03)),
+            hints=_wishes(
+                Hints(no_store=dice.chance(0.03), no_load=dice.chance(0.03)),
+                dice.named("wishes", number),
+            ),
         )
         requests.append(request)
     return tuple(requests)
+
+
+def _wishes(hints: Hints, dice: Dice) -> Hints:
+    """What callers wish for now and then beside that."""
+    if dice.chance(0.7):
+        return hints
+    return replace(
+        hints,
+        no_reuse=dice.chance(0.1),
+        pin_s=dice.pick((0.0, 0.3, 4.0, 20.0)),
+        ttl_s=dice.pick((0.0, 0.0, 0.2, 5.0)),
+        priority=dice.pick((-1.0, 0.0, 1.0)),
+    )
 
 
 def _turn(talks: list[list[int]], system: list[int], traffic: Traffic, dice: Dice) -> list[int]:

@@ -5,13 +5,13 @@ Keys grow with the request and are never computed twice. Nothing here talks to a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kvwise.core.hints import NO_HINTS, SECONDS_MAX, Hints
 from kvwise.core.keys import KEY_BYTES, ROOT, adopt_keys
-from kvwise.core.words import Hints
 from kvwise.engines.identity import adapter_digest
 from kvwise.errors import EngineError
 from kvwise.live.messages import Plan
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 PARAMS = "kvwise"
 """Where hints stand in a request's `kv_transfer_params`, and the decision in its answer's."""
+
+SHOWN_CHARS_MAX = 60
+"""Of a value that is no hint, in the message that says so."""
+
+PROBLEM_CHARS_MAX = 600
+"""Of that message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Adapters:
 def prompt_of(request: Request, adapters: Adapters) -> Prompt:
     """What is remembered of a new request. One that cannot be identified is left alone."""
     extra: list[tuple[str, bytes]] = []
-    hints, problem = _hints(request.kv_transfer_params), ""
+    hints, problem = _hints(request.kv_transfer_params)
     if request.cache_salt:
         extra.append(("salt", str(request.cache_salt).encode("utf-8", "surrogatepass")))
     if request.lora_request is not None:
@@ -162,9 +168,62 @@ def prompt_of(request: Request, adapters: Adapters) -> Prompt:
     return prompt
 
 
-def _hints(params: Mapping[str, object] | None) -> Hints:
-    """The caller's hints; what is not understood is no hint."""
+def _hints(params: Mapping[str, object] | None) -> tuple[Hints, str]:
+    """The caller's hints, and what of them is no hint; that is ignored, and the rest counts."""
     given = (params or {}).get(PARAMS)
+    if given is None:
+        return NO_HINTS, ""
     if not isinstance(given, Mapping):
-        return Hints()
-    return Hints(no_store=given.get("no_store") is True, no_load=given.get("no_load") is True)
+        return NO_HINTS, f"{PARAMS} is no table of hints: {_shown(given)}"
+    hints, problems = NO_HINTS, list[str]()
+    for name, value in given.items():
+        if name not in _HINTS:
+            problems.append(f"there is no hint {_shown(name)}, only {', '.join(_HINTS)}")
+            continue
+        read, allowed = _HINTS[name]
+        try:
+            change: dict[str, Any] = {name: read(value)}
+            better = replace(hints, **change)
+        except (ArithmeticError, LookupError, TypeError):
+            better = None
+        if better is None or not better.is_sane:
+            problems.append(f"{name} = {_shown(value)} is ignored: write {allowed}")
+        else:
+            hints = better
+    return hints, "; ".join(problems)[:PROBLEM_CHARS_MAX]
+
+
+def _shown(value: object) -> str:
+    """A value that somebody sent, as far as a message has room for it."""
+    return repr(value)[:SHOWN_CHARS_MAX]
+
+
+def _flag(value: object) -> bool:
+    """True or false, and nothing that is like it."""
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _seconds(value: object) -> float:
+    """A number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return float(value)
+
+
+def _priority(value: object) -> float:
+    """A number, or the word for one."""
+    return _PRIORITIES[value] if isinstance(value, str) else _seconds(value)
+
+
+_PRIORITIES = {"low": -1.0, "normal": 0.0, "high": 1.0}
+_SECONDS_SAID = f"seconds, from 0 to {SECONDS_MAX:.0f}"
+_HINTS: dict[str, tuple[Callable[[object], bool | float], str]] = {
+    "no_store": (_flag, "true or false"),
+    "no_load": (_flag, "true or false"),
+    "no_reuse": (_flag, "true or false"),
+    "pin_s": (_seconds, _SECONDS_SAID),
+    "ttl_s": (_seconds, _SECONDS_SAID),
+    "priority": (_priority, "low, normal, high, or a number from -1 to 1"),
+}

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from kvwise.core.hints import Hints
 from kvwise.core.layout import GroupKind
-from kvwise.core.words import Choice, Hints, Why
+from kvwise.core.words import Choice, Why
 from kvwise.engines.vllm.counts import Counts
 from kvwise.engines.vllm.events import Events
 from kvwise.engines.vllm.link import Link
@@ -270,7 +271,7 @@ class SchedulerSide:
     ) -> None:
         """Note chunks that this step completes. Tokens not known yet are no chunk's end."""
         tokens = min(computed, prompt.request.num_tokens)
-        if not self._settings.can_store or prompt.hints.no_store:
+        if not self._settings.can_store or prompt.hints.no_store or prompt.hints.no_reuse:
             return
         if tokens // serving.grid.chunk_tokens > prompt.stored:
             tables = output.kv_connector_block_state.get_block_ids(prompt.name)
