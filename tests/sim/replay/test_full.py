@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.full import (
@@ -16,6 +18,7 @@ from kvwise.sim.replay.full import (
     STACK,
     VARIANTS,
     Account,
+    _Run,
     capacity_blocks,
     run_full,
 )
@@ -121,6 +124,57 @@ def test_a_prompt_comes_back_from_drives() -> None:
     assert found.read_bytes["disk"] == 2 * OBJECT_BYTES
     assert found.written_bytes["disk"] == 9 * OBJECT_BYTES
     assert found.ttft_s[3] == pytest.approx(read_s + PROFILE.load_s(OBJECT_BYTES) + step_s)
+
+
+def test_a_prompt_comes_back_over_the_network() -> None:
+    """Without drives, what was evicted from memory is fetched from the store below it."""
+    prompts = [[1, 1, 1], [2, 2, 2], [3, 3, 3], [1, 1, 1]]
+    tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1, 1)
+    rates = {"size": "1TB", "read_bytes_per_s": "50GB", "write_bytes_per_s": "50GB"}
+    sections = {**SECTIONS, "network": rates, "dram": {"size": 6 * OBJECT_BYTES}}
+    sections |= {"engine": {}, "device": {"kv_tokens": 4 * TOKENS}}
+    del sections["disk"]
+    found = ran(tape, stack_of(sections, "made"), ALWAYS)
+    read_s = 1e-3 + 2 * OBJECT_BYTES / 50e9
+    step_s = PROFILE.step_s + PROFILE.compute_s(TOKENS, 2 * TOKENS)
+
+    assert found.hit_tokens == {"device": 0, "network": 2 * TOKENS}
+    assert found.life_years is None
+    assert found.ttft_s[3] == pytest.approx(read_s + PROFILE.load_s(OBJECT_BYTES) + step_s)
+
+
+PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(
+    prompts=PROMPTS,
+    objects=st.tuples(st.integers(1, 8), st.integers(1, 12)),
+    running_max=st.integers(1, 3),
+    variant=st.sampled_from(VARIANTS),
+    speed=st.sampled_from([1.0, 100.0]),
+)
+def test_any_small_stack_serves_everything(
+    prompts: list[list[int]],
+    objects: tuple[int, int],
+    running_max: int,
+    variant: str,
+    speed: float,
+) -> None:
+    """However little room there is, every request is served, and the brain's state is sound."""
+    tape = tape_of(trace_of(prompts, TOKENS))
+    machines = stack(
+        engine={"count": 2, "running_max": running_max, "step_tokens": 700},
+        device={"kv_tokens": 7 * TOKENS},
+        dram={"size": objects[0] * OBJECT_BYTES},
+        disk={"size": objects[1] * OBJECT_BYTES, "read_bytes_per_s": 1e10},
+    )
+    run = _Run(tape, machines, variant, speed)
+    found = run.run(quiet)
+    run._node.brain.check()
+
+    assert found.computed_tokens + sum(found.hit_tokens.values()) == tape.input_tokens.sum()
+    assert found.requests == len(prompts)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

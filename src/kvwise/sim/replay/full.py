@@ -51,7 +51,7 @@ class Account:
         gpu_busy: share of the engines' time in which they computed anything at all.
         wait_s: of all loads together.
         late: loads that were given up.
-        saved_s, lost_s: by the brain's estimate.
+        brain_saved_s, brain_lost_s: by the brain's estimate.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Account:
     wait_s: float
     loads: int
     late: int
-    saved_s: float
-    lost_s: float
+    brain_saved_s: float
+    brain_lost_s: float
     refused: dict[str, int]
     digest: str = ""
     life_years: float | None = None
@@ -266,8 +266,8 @@ class _Run:
             wait_s=sum(call.wait_s for call in calls),
             loads=sum(call.wait_s > 0 for call in calls),
             late=sum(call.is_late for call in calls),
-            saved_s=_grown(after["seconds_saved"], before["seconds_saved"]),
-            lost_s=_grown(after["seconds_lost"], before["seconds_lost"]),
+            brain_saved_s=_grown(after["seconds_saved"], before["seconds_saved"]),
+            brain_lost_s=_grown(after["seconds_lost"], before["seconds_lost"]),
             refused={name: count for name, count in after["refused"].items() if count},
             life_years=disk.life_years(written["disk"], seconds) if disk else None,
             digest=self._node.digest.text(),
