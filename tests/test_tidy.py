@@ -230,7 +230,8 @@ def is_verb(name: str) -> bool:
     from kvwise.cli import VERBS
     from kvwise.cli.bench import BENCHES
 
-    return name.rsplit(".", 1)[1] in {*VERBS, *(f"bench_{bench}" for bench in BENCHES)}
+    benches = (f"bench_{bench.replace('-', '_')}" for bench in BENCHES)
+    return name.rsplit(".", 1)[1] in {*VERBS, *benches}
 
 
 def titles(text: str) -> list[str]:

@@ -212,7 +212,7 @@ class Plan:
         _words("auto", "load", "recompute"),
         "auto: load what is faster; load: whatever is found; recompute: nothing",
     )
-    margin: float = _key(0.1, NUMBER, "a load must be faster than computing by this fraction")
+    margin: float = _key(0.02, NUMBER, "a load must win by this fraction of its own time")
     timeout_s: float = _key(5.0, NUMBER, "seconds after which a load is given up")
 
 
@@ -233,6 +233,7 @@ class Serve:
     )
     linger_s: float = _key(5.0, NUMBER, "seconds to stay after the last client, if exiting idle")
     event_log: str = _key("", PATH, "file that records every event; empty: none")
+    decision_log: str = _key("", PATH, "file with a line of JSON for each decision; empty: none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise.core.cost import Burden, Costs, Lane, Pipe, Recompute
+from kvwise.core.explore import Explorer
 from kvwise.core.plan import Transfer
 
 
@@ -33,6 +34,16 @@ def test_one_length_only_still_prices_that_length() -> None:
     assert costs.seconds(1000, 0) < 0.15
 
 
+def test_attention_is_guessed_from_the_model() -> None:
+    """Before long prompts were measured, they cost what the model says beside short ones."""
+    costs = Recompute(1e-3, 2e-5)
+    for _ in range(10):
+        costs.learn(500, 125_000.0, 0.05)
+    token_s, far = costs.seconds(1000, 0) / 1000, costs.seconds(1000, 100_000) / 1000
+    assert token_s == pytest.approx(1e-4, rel=0.1)
+    assert far == pytest.approx(token_s * (1 + 2e-5 * 100_000), rel=0.1)
+
+
 def test_one_stall_does_not_bend_the_fit() -> None:
     """A sample a hundred times too slow moves a prediction by less than 10 %."""
     costs = Recompute(1e-3)
@@ -52,6 +63,38 @@ def test_drift_is_followed() -> None:
             new = 100 + step * 30 % 900
             costs.learn(new, new * new / 2, factor * 1e-3 * new)
     assert costs.seconds(1000, 0) == pytest.approx(3.0, rel=0.1)
+
+
+def test_deviation_falls_with_samples() -> None:
+    """A first guess is tried without doubt; then steady samples make sure, wild ones do not."""
+    wild, steady = Pipe(1e9, 1e-4), Pipe(1e9, 1e-4)
+    assert steady.deviation_s(10**8) == 0.0
+    for step in range(60):
+        size = (1 + step % 13) * 3_000_000
+        steady.learn(size, size / 1e9)
+        wild.learn(size, size / 1e9 * (0.5 if step % 2 else 1.5))
+    assert steady.deviation_s(2 * 10**7) < 0.1 * steady.seconds(2 * 10**7)
+    assert wild.deviation_s(2 * 10**7) > 0.3 * wild.seconds(2 * 10**7)
+
+
+def test_a_crowd_is_a_factor() -> None:
+    """Steps that take 5 % longer for each further request do not bend the time of one alone."""
+    costs = Recompute(1e-3)
+    for step in range(400):
+        new, requests = 100 + step * 37 % 900, 1 + step % 5
+        costs.learn(new, new * new / 2, 1e-3 * new * (1 + 0.05 * (requests - 1)), requests)
+    assert costs.seconds(1000, 0) == pytest.approx(1.0, rel=0.06)
+    assert costs.crowding(5) == pytest.approx(1.2, abs=0.06)
+
+
+def test_sizes_that_lie_on_no_line() -> None:
+    """Small transfers at a fifth of the rate: each class is predicted within 15 %."""
+    pipe = Pipe(1e9, 1e-4)
+    for _ in range(40):
+        for size, rate in ((10**6, 2e8), (3 * 10**7, 1e9), (3 * 10**8, 1e9)):
+            pipe.learn(size, size / rate)
+    for size, rate in ((10**6, 2e8), (3 * 10**7, 1e9), (3 * 10**8, 1e9)):
+        assert pipe.seconds(size) == pytest.approx(size / rate, rel=0.15)
 
 
 def test_nothing_costs_nothing() -> None:
@@ -81,7 +124,7 @@ def times(transfer: Transfer) -> tuple[float, float]:
 
 def test_queued_bytes_go_first() -> None:
     """A load waits for what its tier still reads, and its copy for the copies before it."""
-    costs = Costs([None, Pipe(1e8, 0.0)], reading=[Lane(), Lane()])
+    costs = Costs([None, Pipe(1e8, 0.0)], Explorer(2), reading=[Lane(), Lane()])
     costs.device[0] = Pipe(1e9, 0.0)
     burden = Burden([0, 10**7], set(), 10**7)
     assert times(costs.transfer(0, 1, burden, 0)) == pytest.approx((0.11, 0.11))
@@ -95,7 +138,7 @@ def test_queued_bytes_go_first() -> None:
 
 def test_what_somebody_else_reads_is_only_waited_for() -> None:
     """Chunks that are on their way cost the rest of their read, and their copy."""
-    costs = Costs([None, Pipe(1e8, 0.0)], reading=[Lane(), Lane()])
+    costs = Costs([None, Pipe(1e8, 0.0)], Explorer(2), reading=[Lane(), Lane()])
     costs.device[0] = Pipe(1e9, 0.0)
     costs.reading[1].add(10**8, 0)
     joined = costs.transfer(0, 1, Burden([0, 0], {1}, 10**8), 250_000_000)
@@ -118,7 +161,9 @@ def test_a_lane_that_stands_still_is_not_empty() -> None:
 
 def test_tiers_read_side_by_side_then_copy() -> None:
     """A load takes as long as its slowest tier, then the copy of everything to the device."""
-    costs = Costs([None, Pipe(1e9, 0.0), Pipe(1e8, 0.0)], reading=[Lane(), Lane(), Lane()])
+    costs = Costs(
+        [None, Pipe(1e9, 0.0), Pipe(1e8, 0.0)], Explorer(3), reading=[Lane(), Lane(), Lane()]
+    )
     costs.device[0] = Pipe(1e10, 0.0)
     transfer = costs.transfer(0, 1, Burden([10**8, 10**8, 10**8], set(), 3 * 10**8), 0)
     assert transfer.total_s == pytest.approx(1.0 + 0.03, rel=1e-6)

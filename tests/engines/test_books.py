@@ -254,3 +254,19 @@ def test_where_a_model_lies_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(namespace_module, "weights_digest", lambda _path: "w")
     with pytest.raises(EngineError, match="cannot be identified"):
         namespace_of(engine(load_format="auto", model="nobody/knows"), facts)
+
+
+def test_a_pair_is_priced_from_the_model() -> None:
+    """Of a 70B model's configuration; one that does not say enough, or slides, gets no guess."""
+    said = {
+        "num_hidden_layers": 80,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "intermediate_size": 28672,
+    }
+    told = engine(hf_config=SimpleNamespace(to_dict=lambda: said))
+    slides = Layout(16, 16, (Group(GroupKind.WINDOW, (64,), 32),))
+    assert namespace_of(told, Facts(LAYOUT, "")).pair_tokens == pytest.approx(1.9e-5, rel=0.05)
+    assert namespace_of(told, Facts(slides, "")).pair_tokens == 0.0
+    assert namespace_of(engine(), Facts(LAYOUT, "")).pair_tokens == 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvwise.core.keys import ROOT
@@ -187,6 +188,27 @@ def test_nonsense_is_refused_and_the_cache_goes_on(cache: Cache, ask: Ask) -> No
 
     assert cache.ask(question(prompt(1, 1))).lease == 0
     assert cache.status()["counters"]["asked_tokens"] < 100
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"backlog_tokens": -1},
+        {"backlog_tokens": 1 << 62},
+        {"backlog_tokens": 5, "backlog_pairs": float("nan")},
+        {"backlog_tokens": 5, "backlog_pairs": -1.0},
+    ],
+    ids=["negative", "endless", "no-number", "below-nothing"],
+)
+def test_a_backlog_that_cannot_be_counts_as_none(cache: Cache, more: dict[str, float]) -> None:
+    """What an engine says of its work is believed only if it can be true; asking works anyway."""
+    keys = prompt(1, 2)
+    put(cache, SPACE, keys, payloads(keys))
+    asked = msgspec.structs.replace(question(keys, "odd"), layers=-5, requests=-5, **more)
+    busy = msgspec.structs.replace(question(keys, "busy"), backlog_tokens=1000)
+
+    assert cache.ask(asked).decision.backlog_s == 0.0
+    assert cache.ask(busy).decision.backlog_s == pytest.approx(1.0)
 
 
 def test_a_step_with_a_bad_offer_still_ends_leases(cache: Cache) -> None:

@@ -30,6 +30,10 @@ ELSEWHERE = {
     "serve.socket": ("tests/live/test_daemon.py", "def test_a_stale_socket_is_reclaimed"),
     "serve.metrics": ("tests/live/test_serve.py", "def test_metrics_are_served"),
     "serve.linger_s": ("tests/live/test_daemon.py", "def test_an_idle_daemon_leaves"),
+    "serve.decision_log": (
+        "tests/live/test_decisions.py",
+        "def test_every_request_of_a_store_gets_its_line",
+    ),
     "serve.event_log": ("tests/live/test_events.py", "def test_a_real_run_replays_equal"),
     "client.url": ("tests/live/test_embedded.py", "def test_a_url_is_used"),
     "client.chunk_tokens": ("src/kvwise/engines/vllm", "client.chunk_tokens"),

@@ -38,6 +38,7 @@ class DaemonOptions:
         disk_bytes: cap on its disk tier.
         event_log: file that records its events; None for none.
         settings: environment variables with more settings.
+        program: module that is run, and its own arguments.
     """
 
     socket: Path
@@ -47,6 +48,7 @@ class DaemonOptions:
     disk_bytes: int = 0
     event_log: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ("kvwise",)
 
 
 class Daemon:
@@ -63,7 +65,8 @@ class Daemon:
         Raises:
             SetupError: it ended or was not ready in time; the message says where its log is.
         """
-        command = [sys.executable, "-m", "kvwise", "serve", "--socket", str(options.socket)]
+        command = [sys.executable, "-m", *options.program]
+        command += ["serve", "--socket", str(options.socket)]
         command += ["--dram", str(options.dram_bytes), "--metrics", ""]
         if options.disk is not None:
             command += ["--disk", str(options.disk), "--disk-size", str(options.disk_bytes)]

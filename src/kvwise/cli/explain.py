@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kvwise import config as configuration
-from kvwise.core.words import Choice, Decision, Why
+from kvwise.core.words import Choice, Decision, Ending, Why
 from kvwise.errors import CacheUnavailable, ConfigError
 from kvwise.live.client import Client
 from kvwise.live.clock import now_ns
+from kvwise.live.decisions import is_decision_log, read_decisions
 from kvwise.live.events import Verdict, replay
 from kvwise.units import NS_PER_S, format_seconds
 
@@ -31,6 +33,8 @@ REASONS = {
     Why.NO_MATCH: "nothing found",
     Why.ON_DEVICE: "the device has it all",
     Why.SLOWER: "computing is faster",
+    Why.TOO_LATE: "loading would take too long to wait for",
+    Why.EXPLORE: "to see how fast that is by now",
     Why.TAIL_SLOWER: "computing the rest is faster",
     Why.NO_ROOM: "no room in memory",
     Why.TOO_SHORT: "too short a prompt",
@@ -38,6 +42,14 @@ REASONS = {
     Why.DISABLED: "the request forbids it",
 }
 """What the reasons of decisions mean."""
+
+AHEAD_SHOWN = 0.01
+"""Queues that make up less of a load than this are not worth a word."""
+
+_ENDINGS = {
+    Ending.FAILED: "the load failed",
+    Ending.UNUSED: "the engine made no use of it",
+}
 
 
 @click.command(
@@ -50,7 +62,9 @@ Examples:
 )
 @click.option("--url", help="Socket of the daemon; the configured one by default.")
 @click.option(
-    "--log", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An event log."
+    "--log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An event log or a decision log.",
 )
 @click.option(
     "-n",
@@ -66,30 +80,72 @@ def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json
     """Show why recent requests were loaded or recomputed.
 
     Times are estimates at the moment of the decision, of the load considered best and of computing
-    the same tokens instead; a load has to win by a margin. What a load took was measured.
+    the same tokens instead; a load has to win by a margin. What a load took was measured; at the
+    end stands how far the estimates of each tier were off.
     """
     if verify and log is None:
         raise ConfigError("--replay needs an event log; hint: add --log FILE")
-    if log is not None:
-        verdict, brain = replay(log)
-        decisions = brain.decisions(limit)
-        last_ns = decisions[-1].now_ns if decisions else 0
-        if verify:
-            print_verdict(verdict, as_json=as_json)
-            return 0 if verdict.equal else EXIT_DIFFERS
-    else:
-        decisions, last_ns = _ask(url or configuration.load().socket_path, limit)
+    if verify and log is not None:
+        verdict, _ = replay(log)
+        print_verdict(verdict, as_json=as_json)
+        return 0 if verdict.equal else EXIT_DIFFERS
+    told = _read(log, limit) if log is not None else _ask(_socket(url), limit)
     if as_json:
-        click.echo(json.dumps({"decisions": msgspec.to_builtins(decisions)}, indent=2))
-    elif decisions:
+        estimates = {tier: msgspec.to_builtins(one) for tier, one in told.estimates.items()}
+        shown = {"decisions": msgspec.to_builtins(told.decisions), "estimates": estimates}
+        click.echo(json.dumps(shown, indent=2))
+    elif told.decisions:
         console = Console()
-        console.print(_table(decisions, last_ns))
+        console.print(_table(told.decisions, told.at_ns))
+        for tier, one in told.estimates.items():
+            console.print(_judgement(tier, one), highlight=False)
     else:
         click.echo("no decisions yet")
     return 0
 
 
-def _ask(url: str, limit: int) -> tuple[list[Decision], int]:
+@dataclass(frozen=True, slots=True)
+class _Estimates:
+    """How good the estimates of loads from a tier were: mean error and bias, as shares."""
+
+    loads: int
+    error: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What there is to show.
+
+    Attributes:
+        at_ns: when it was so, on the clock of the decisions.
+    """
+
+    decisions: list[Decision]
+    estimates: dict[str, _Estimates]
+    at_ns: int
+
+
+def _socket(url: str | None) -> str:
+    """The socket that is meant."""
+    return url or configuration.load().socket_path
+
+
+def _read(log: Path, limit: int) -> _Told:
+    """The last decisions of an event log or a decision log."""
+    if is_decision_log(log):
+        decisions, calibration = read_decisions(log, limit)
+    else:
+        _, brain = replay(log)
+        decisions, calibration = brain.decisions(limit), brain.calibration()
+    estimates = {
+        tier: _Estimates(one.loads, one.mean_error, one.mean_bias)
+        for tier, one in calibration.items()
+    }
+    return _Told(decisions, estimates, decisions[-1].now_ns if decisions else 0)
+
+
+def _ask(url: str, limit: int) -> _Told:
     """The last decisions of a daemon, and what its clock says."""
     try:
         client = Client(url, f"explain-{os.getpid()}", timeout_s=TIMEOUT_S)
@@ -98,9 +154,20 @@ def _ask(url: str, limit: int) -> tuple[list[Decision], int]:
         raise
     try:
         decisions = client.explain(limit)
-        return decisions, now_ns()
+        said = client.status().get("estimates", {})
+        return _Told(decisions, msgspec.convert(said, dict[str, _Estimates]), now_ns())
     finally:
         client.close()
+
+
+def _judgement(tier: str, one: _Estimates) -> str:
+    """How good the estimates of a tier were, in words."""
+    way = "too long" if one.bias > 0 else "too short"
+    loads = "1 load" if one.loads == 1 else f"{one.loads} loads"
+    return (
+        f"{tier}: estimates of {loads} were off by {one.error:.0%} on average, "
+        f"together {abs(one.bias):.0%} {way}"
+    )
 
 
 def _elsewhere() -> str:
@@ -158,14 +225,28 @@ def _lines(decision: Decision) -> list[str]:
         f"{what}: {REASONS.get(decision.why, decision.why.value)}",
     ]
     if decision.load_s > 0 or decision.recompute_s > 0:
-        lines.append(
-            f"expected {format_seconds(decision.load_s)} to load, "
-            f"{format_seconds(decision.recompute_s)} to compute the same; "
-            f"a load must win by {decision.margin:.0%}"
-        )
-    if decision.actual_s:
+        lines.append(_price(decision))
+    if decision.ending is Ending.LOADED:
         lines.append(f"the load took {format_seconds(decision.actual_s)}")
+    elif decision.ending in _ENDINGS:
+        lines.append(_ENDINGS[decision.ending])
     return lines
+
+
+def _price(decision: Decision) -> str:
+    """What both ways were expected to take."""
+    waits = []
+    if decision.load_s - decision.own_s > AHEAD_SHOWN * decision.load_s:
+        waits.append(f"{format_seconds(decision.load_s - decision.own_s)} of it behind other loads")
+    if decision.backlog_s > 0:
+        waits.append(f"the engine is busy for {format_seconds(decision.backlog_s)} anyway")
+    least_s = decision.margin * decision.own_s + decision.doubt_s
+    return (
+        f"expected {format_seconds(decision.load_s)} to load"
+        + "".join(f", {wait}" for wait in waits)
+        + f"; {format_seconds(decision.recompute_s)} to compute the same; "
+        f"a load must win by {format_seconds(least_s)}"
+    )
 
 
 def _printable(name: str) -> str:

@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         """The command, or None when there is none of that name."""
         if cmd_name not in self.table:
             return None
-        name = self.module.format(cmd_name)
+        name = self.module.format(cmd_name.replace("-", "_"))
         command = import_module(name).command
         if not isinstance(command, click.Command):
             raise TypeError(f"{name}.command is not a click command")

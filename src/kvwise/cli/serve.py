@@ -74,6 +74,7 @@ Examples:
 @_setting("--disk-size", "disk.size", "Cap on all disk directories together, such as 500GiB.")
 @_setting("--metrics", "serve.metrics", "host:port for Prometheus; '' for none.")
 @_setting("--event-log", "serve.event_log", "File to record every event in.")
+@_setting("--decision-log", "serve.decision_log", "File to write decisions to, as JSON lines.")
 @click.option("--exit-when-idle", is_flag=True, help="Exit soon after the last client left.")
 @click.option("--print-config", is_flag=True, help="Print the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")

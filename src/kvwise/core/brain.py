@@ -14,6 +14,7 @@ from typing import Any
 from kvwise.core.blocks import Holding
 from kvwise.core.index import NONE
 from kvwise.core.loads import Loads
+from kvwise.core.records import Calibration
 from kvwise.core.recovery import Recovery
 from kvwise.core.shelf import State
 from kvwise.core.stores import Stores
@@ -121,7 +122,7 @@ class Brain:
         space, _ = self._world.joined(event.space)
         if event.tokens >= _STEP_TOKENS_MIN and event.seconds > 0:
             costs = self._world.costs.recompute[space.number]
-            costs.learn(event.tokens, event.pairs, event.seconds)
+            costs.learn(event.tokens, event.pairs, event.seconds, event.requests)
 
     def _clear(self, digest: bytes) -> None:
         blocks, spaces = self._world.blocks, self._world.spaces
@@ -142,6 +143,10 @@ class Brain:
         """The last decisions, newest last."""
         return self._loads.records.last(limit)
 
+    def calibration(self) -> dict[str, Calibration]:
+        """How good the estimates of loads were, by tier."""
+        return self._loads.records.calibration
+
     def waiting_writes(self) -> int:
         """Objects that are queued for a lower tier or being written."""
         queued = sum(len(queue) for queue in self._stores.queues.values())
@@ -157,6 +162,7 @@ class Brain:
         return {
             "counters": {
                 "asked_tokens": tally.asked_tokens,
+                "storing_tokens": tally.storing_tokens,
                 "decisions": dict(tally.decisions),
                 "hit_tokens": dict(tally.hit_tokens),
                 "seconds_saved": dict(tally.seconds_saved),
@@ -180,6 +186,10 @@ class Brain:
                 "tiers": self._tiers(),
             },
             "costs": self._costs(),
+            "estimates": {
+                tier: {"loads": one.loads, "error": one.mean_error, "bias": one.mean_bias}
+                for tier, one in self.calibration().items()
+            },
         }
 
     def _tiers(self) -> dict[str, dict[str, int]]:

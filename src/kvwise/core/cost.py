@@ -7,8 +7,10 @@ link. Both are linear in their unknowns, so both are fitted by recursive least s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from kvwise.core.explore import Explorer
 from kvwise.core.plan import Transfer
 
 _DRIFT = 4
@@ -16,6 +18,11 @@ _NOISE = 0.05
 _NOISE_S_MIN = 2e-5
 _WANDER = 0.02
 _WANDER_MIN = 1e-4
+_TRIED = 4
+"""Samples from which on uncertainty counts."""
+
+_DEVIATION_OF_MEAN = 1.25
+"""Standard deviation of a normal error, as a multiple of its mean absolute value."""
 
 
 class Fit:
@@ -49,6 +56,27 @@ class Fit:
     def predict(self, features: tuple[float, ...]) -> float:
         """The value expected for these features."""
         return sum(w * x for w, x in zip(self.weights, features, strict=True))
+
+    @property
+    def error(self) -> float:
+        """How far off predictions of samples are: a standard deviation, as a share of the value.
+
+        Before a few samples are there it is 0: then the first guess is all there is, and what it
+        says is worth trying.
+        """
+        return _DEVIATION_OF_MEAN * self._usual if self.samples >= _TRIED else 0.0
+
+    def deviation(self, features: tuple[float, ...]) -> float:
+        """Standard deviation of a prediction, of which the uncertain weights are a part.
+
+        Never more than the value itself, and 0 before a few samples are there.
+        """
+        if self.samples < _TRIED:
+            return 0.0
+        spread, size = self._spread, range(len(features))
+        weights = sum(features[i] * spread[i][j] * features[j] for i in size for j in size)
+        value = self.predict(features)
+        return min(math.hypot(math.sqrt(max(0.0, weights)), self.error * value), value)
 
     def learn(self, features: tuple[float, ...], value: float) -> None:
         """One measurement."""
@@ -101,15 +129,23 @@ class Fit:
 
 _TOKENS = 1e3
 _PAIRS = 1e6
+_CROWD = 0.02
+_CROWD_MAX = 0.25
+"""Fraction by which each further request lengthens a step: how much is likely, and believable."""
 
 
 class Recompute:
-    """Seconds to compute tokens on one engine."""
+    """Seconds to compute tokens on one engine.
 
-    def __init__(self, token_s: float) -> None:
-        """Start from a guess of `token_s` seconds for each token."""
+    A pair is taken to cost at least what the model says beside a token, so that an engine that has
+    only seen short prompts is not thought to compute long ones as fast.
+    """
+
+    def __init__(self, token_s: float, pair_tokens: float = 0.0) -> None:
+        """Start from a guess of `token_s` seconds for each token, and what a pair is of that."""
         token = token_s * _TOKENS
-        self._fit = Fit((0.0, token, 0.0), (0.01, 10 * token, 0.5 * token))
+        self._pair_tokens = pair_tokens
+        self._fit = Fit((0.0, token, 0.0, 0.0), (0.01, 10 * token, 0.5 * token, _CROWD))
 
     @property
     def samples(self) -> int:
@@ -119,12 +155,23 @@ class Recompute:
     @property
     def weights(self) -> tuple[float, float, float]:
         """(a, b, g): seconds, seconds for each token, seconds for each token pair."""
-        fixed, tokens, pairs = self._fit.weights
-        return fixed, tokens / _TOKENS, pairs / _PAIRS
+        fixed, tokens, pairs, _ = self._fit.weights
+        token_s = tokens / _TOKENS
+        return fixed, token_s, pairs / _PAIRS + token_s * self._pair_tokens
 
-    def learn(self, tokens: int, pairs: float, seconds: float) -> None:
-        """One engine step took `seconds` for `tokens` tokens and `pairs` of n * (c + n / 2)."""
-        self._fit.learn((1.0, tokens / _TOKENS, pairs / _PAIRS), seconds)
+    def learn(self, tokens: int, pairs: float, seconds: float, requests: int = 1) -> None:
+        """One step took `seconds` for `tokens` tokens, `pairs` of n * (c + n / 2), and so many."""
+        alone_s = self._fit.predict((*self._features(tokens, pairs), 0.0))
+        others = max(0, requests - 1)
+        self._fit.learn((*self._features(tokens, pairs), others * alone_s), seconds)
+
+    def crowding(self, requests: int) -> float:
+        """How much longer everything takes when a step has so many requests."""
+        return 1 + min(self._fit.weights[3], _CROWD_MAX) * max(0, requests - 1)
+
+    def _features(self, tokens: int, pairs: float) -> tuple[float, float, float]:
+        """What the fit sees: tokens with their least share of pairs, and pairs beyond it."""
+        return 1.0, (tokens + self._pair_tokens * pairs) / _TOKENS, pairs / _PAIRS
 
     def seconds(self, new: int, cached: int) -> float:
         """Time to compute `new` tokens after `cached` ones, without the fixed part of a step.
@@ -135,6 +182,14 @@ class Recompute:
             return 0.0
         return self.work_s(new, new * (cached + new / 2))
 
+    def deviation_s(self, new: int, cached: int) -> float:
+        """Standard deviation of `seconds`, going by how well steps are predicted.
+
+        What is not known of the weights is left out: an engine whose steps are all alike tells
+        little about each weight, and all about the time of such steps.
+        """
+        return self._fit.error * self.seconds(new, cached)
+
     def work_s(self, tokens: int, pairs: float) -> float:
         """Time to compute so many tokens that attend to so many others, in steps of any number."""
         _, per_token, per_pair = self.weights
@@ -142,14 +197,22 @@ class Recompute:
 
 
 _MIB = 1024.0 * 1024.0
+_CLASSES_BYTES = (4 * _MIB, 64 * _MIB)
+_SETTLED = 8
+_BEND_SAMPLES = 8
+_BEND_MIN, _BEND_MAX = 0.5, 2.0
 
 
 class Pipe:
-    """Seconds to move bytes over one link, as a fixed latency and a rate."""
+    """Seconds to move bytes over one link: a fixed latency and a rate.
+
+    Where small, middling and large transfers do not lie on one line, each class has a factor.
+    """
 
     def __init__(self, rate_bytes_per_s: float, latency_s: float) -> None:
         """Start from guesses."""
         self._fit = Fit((latency_s, _MIB / rate_bytes_per_s), (2e-3, 10 * _MIB / rate_bytes_per_s))
+        self._bend = [1.0] * (len(_CLASSES_BYTES) + 1)
 
     @property
     def samples(self) -> int:
@@ -158,12 +221,24 @@ class Pipe:
 
     def learn(self, size_bytes: float, seconds: float) -> None:
         """Moving `size_bytes` took `seconds`."""
+        straight_s, kind = self._straight_s(size_bytes), _class(size_bytes)
+        if self.samples >= _SETTLED:
+            found = min(max(seconds / straight_s, _BEND_MIN), _BEND_MAX)
+            self._bend[kind] += (found - self._bend[kind]) / _BEND_SAMPLES
         self._fit.learn((1.0, size_bytes / _MIB), seconds)
 
     def seconds(self, size_bytes: float) -> float:
         """Time until `size_bytes` are across, when nothing else is on the way."""
         if size_bytes <= 0:
             return 0.0
+        return self._straight_s(size_bytes) * self._bend[_class(size_bytes)]
+
+    def deviation_s(self, size_bytes: float) -> float:
+        """Standard deviation of `seconds`."""
+        return self._fit.deviation((1.0, size_bytes / _MIB)) if size_bytes > 0 else 0.0
+
+    def _straight_s(self, size_bytes: float) -> float:
+        """On the line that fits all sizes best."""
         latency, per_mib = self._fit.weights
         return latency + max(per_mib, 1e-7) * size_bytes / _MIB
 
@@ -171,6 +246,11 @@ class Pipe:
     def rate_bytes_per_s(self) -> float:
         """Bytes per second of a long transfer."""
         return _MIB / max(self._fit.weights[1], 1e-7)
+
+
+def _class(size_bytes: float) -> int:
+    """0 for small transfers, 1 for middling, 2 for large ones."""
+    return sum(size_bytes >= least for least in _CLASSES_BYTES)
 
 
 class Lane:
@@ -227,9 +307,11 @@ class Costs:
         tiers: reads of each tier into the arena; None for the arena itself.
         reading: loads under way, by tier.
         copying: copies to a device under way, by client.
+        explorer: sees to it that no rate gets old.
     """
 
     tiers: list[Pipe | None]
+    explorer: Explorer
     recompute: dict[int, Recompute] = field(default_factory=dict)
     device: dict[int, Pipe] = field(default_factory=dict)
     reading: list[Lane] = field(default_factory=list)
@@ -249,13 +331,14 @@ class Costs:
 
     def transfer(self, space: int, client: int, burden: Burden, now_ns: int) -> Transfer:
         """How long a load takes: tiers are read side by side, then all is copied to the device."""
-        arrive_s = own_s = 0.0
+        arrive_s = own_s = doubt_s = 0.0
         for tier, size_bytes in enumerate(burden.read_bytes):
             pipe = self.tiers[tier]
             if pipe is not None and size_bytes:
                 read_s = pipe.seconds(size_bytes)
                 own_s = max(own_s, read_s)
                 arrive_s = max(arrive_s, read_s + self.queued_s(tier, now_ns))
+                doubt_s = max(doubt_s, pipe.deviation_s(size_bytes))
         for tier in burden.awaited:
             arrive_s = max(arrive_s, self.queued_s(tier, now_ns))
         device = self.device[space]
@@ -263,4 +346,5 @@ class Costs:
         if lane is not None and lane.size_bytes:
             rate = device.rate_bytes_per_s
             arrive_s = max(arrive_s, lane.left_bytes(rate, now_ns) / rate)
-        return Transfer(arrive_s + copy_s, own_s + copy_s)
+        doubt_s = math.hypot(doubt_s, device.deviation_s(burden.copied_bytes))
+        return Transfer(arrive_s + copy_s, own_s + copy_s, doubt_s)

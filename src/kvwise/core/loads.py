@@ -108,6 +108,7 @@ class Loads:
         decision = self._decide(event, space, layout, (found, cut))
         if not asked_before:
             world.tally.asked_tokens += event.total_tokens
+            world.tally.storing_tokens += found.storing_tokens
             world.tally.decisions[f"{cut.choice.value}|{cut.why.value}"] += 1
         first = event.local_tokens // layout.chunk_tokens
         tiers = lease.tiers if lease else b""
@@ -124,6 +125,14 @@ class Loads:
                 decision=decision,
             )
         )
+        if not lease and not asked_before:
+            self._judge(event.client, event.request, Ending.COMPUTED, 0.0)
+
+    def _judge(self, client: int, request: str, ending: Ending, actual_s: float) -> None:
+        """It is known what became of a decision."""
+        record = self.records.end(client, request, ending, actual_s)
+        if record is not None:
+            self._world.out.append(Judged(client, record))
 
     def _find(self, event: Asked, layout: Layout) -> Match:
         """The readable rows after the device's own, and how far the cache knows the prompt."""
@@ -139,13 +148,18 @@ class Loads:
         rows = rows[max(0, len(rows) - length + first) :]
         tiers = blocks.tiers_of(rows)  # a doomed block has no copy that can be read
         matched = max(event.local_tokens, (first + len(tiers)) * chunk)
-        return Match(rows[: len(tiers)], tiers, matched)
+        storing = 0
+        for row in rows[len(tiers) :]:
+            if blocks.shelves[DRAM].state[row] != State.STORING:
+                break
+            storing += 1
+        return Match(rows[: len(tiers)], tiers, matched, storing * chunk)
 
     def _cut(self, event: Asked, space: Space, layout: Layout, found: Match) -> Cut:
         world = self._world
         why = self._refusal(event, space, found)
         if why is not None:
-            return Cut(0, NOTHING, 0.0, 0.0, Choice.RECOMPUTE, why)
+            return Cut(0, NOTHING, 0.0, 0.0, 0.0, 0.0, Choice.RECOMPUTE, why)
         return price(world, event, space, layout, self._coming(found))
 
     def _refusal(self, event: Asked, space: Space, found: Match) -> Why | None:
@@ -220,6 +234,8 @@ class Loads:
             own_s=cut.transfer.own_s,
             backlog_s=backlog_s(world, event, space),
             exposed_s=cut.exposed_s,
+            relief_s=cut.relief_s,
+            doubt_s=cut.doubt_s,
         )
         self.records.add(event.client, decision)
         return decision
@@ -361,6 +377,7 @@ class Loads:
         pipe = self._world.costs.tiers[job.tier]
         seconds = (self._world.now_ns - job.started_ns) / 1e9
         if pipe is not None and job.whole and seconds > 0:
+            self._world.costs.explorer.measured(job.tier)
             pipe.learn(len(job.rows) * job.raw_bytes + job.ahead_bytes, seconds)
 
     # --- ends ---
@@ -401,6 +418,7 @@ class Loads:
             if event.copy_ns > 0:
                 device = world.costs.device[lease.space.number]
                 device.learn(event.copied_bytes, event.copy_ns / 1e9)
+                world.costs.explorer.measured(DRAM)
 
     def _end_of(self, client: int, request: str) -> None:
         number = self._lease_of.get((client, request))
@@ -416,9 +434,7 @@ class Loads:
             lane = world.costs.copying[lease.client]
             lane.take(lease.ready * lease.space.raw_bytes, world.now_ns)
         world.out.append(Ended(lease.number))
-        record = self.records.end(lease.client, lease.request, lease.ending, lease.actual_s)
-        if record is not None:
-            world.out.append(Judged(lease.client, record))
+        self._judge(lease.client, lease.request, lease.ending, lease.actual_s)
 
     def left(self, client: int) -> None:
         """A client is gone: so are its leases."""

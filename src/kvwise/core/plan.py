@@ -6,7 +6,8 @@ tiers and links included, so that
 
     T(k) = max(L(k), B) + C(k)          where C(k) computes what is not loaded.
 
-What of a load hides behind B costs this request nothing. Where an engine overlaps copying with
+What of a load hides behind B costs this request nothing; since a load that ends late misses its
+turn, a part of B only counts. Where an engine overlaps copying with
 computing layer by layer, the copy begins when the engine is free: T(k) = B + pipelined(L(k), C(k)).
 
 Within one tier L is linear and C concave, so that without B the best k is where the source
@@ -31,10 +32,26 @@ FRACTIONED_CHUNKS_MIN = 8
 FRACTIONED_RUNS_MAX = 4
 """Where runs are priced within: the first so many of at least so many chunks."""
 
-TIE = 0.005
+TIE = 0.01
 """Cuts whose times differ by less than this share are equal: the one that computes less is taken.
 
 What an engine need not compute is there for the requests behind this one.
+"""
+
+
+HIDDEN = 0.75
+"""Part of the backlog that a load may hide behind: one that ends late misses its turn."""
+
+RELIEF = 2.5
+"""What a second of the engine is worth to the loads before this one, if there are any.
+
+They end while this prompt would be computed, and then have to wait for the engine.
+"""
+
+DOUBT = 0.5
+"""Standard deviations of the difference by which loading must win, beside its margin.
+
+Few enough that what looks much better than computing is tried before anything is known of it.
 """
 
 
@@ -45,13 +62,28 @@ class Transfer:
     Attributes:
         total_s: until the last byte is on the device, what is ahead of it included.
         own_s: what it keeps tiers and links busy, nothing ahead of it.
+        deviation_s: standard deviation of `own_s`.
     """
 
     total_s: float
     own_s: float
+    deviation_s: float = 0.0
 
 
 NOTHING = Transfer(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """How long computing takes: functions of n new tokens after c cached ones.
+
+    Attributes:
+        seconds: what is expected.
+        deviation_s: standard deviation of that.
+    """
+
+    seconds: Callable[[int, int], float]
+    deviation_s: Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +125,30 @@ class Cut:
         transfer: of the load considered best.
         exposed_s: by how much that load delays the first token, beyond what hides behind others.
         recompute_s: estimated seconds to compute the same tokens instead.
+        relief_s: what the engine's time that it saves is worth to loads before it.
+        doubt_s: what it must win by beside its margin, because the estimates are uncertain.
     """
 
     chunks: int
     transfer: Transfer
     exposed_s: float
     recompute_s: float
+    relief_s: float
+    doubt_s: float
     choice: Choice
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """One cut: what it gains against computing everything, its margin taken off."""
+    """One cut: what it gains against computing everything, margin and doubt taken off."""
 
     chunks: int
     transfer: Transfer
     exposed_s: float
     saved_s: float
+    relief_s: float
+    doubt_s: float
     net_s: float
 
 
@@ -139,16 +177,16 @@ def pipelined(load_s: float, compute_s: float, layers: int) -> float:
 def choose(
     question: Question,
     transfer: Callable[[int], Transfer],
-    recompute_s: Callable[[int, int], float],
+    computing: Computing,
 ) -> Cut:
     """The best number of leading chunks to load.
 
     Args:
         question: what there is.
         transfer: how long it takes to have the first k chunks on the device.
-        recompute_s: seconds to compute n new tokens after c cached ones.
+        computing: how long it takes to compute them instead.
     """
-    prices = _Prices(question, transfer, recompute_s)
+    prices = _Prices(question, transfer, computing)
     if question.policy == "load":
         cut = prices.of(prices.ends[-1])
         return _cut(cut, Choice.LOAD, Why.FORCED)
@@ -166,9 +204,26 @@ def choose(
     return _cut(best, Choice.LOAD, Why.FASTER)
 
 
+def look(
+    question: Question, transfer: Callable[[int], Transfer], computing: Computing, chunks: int
+) -> Cut:
+    """A cut that is made to measure a tier, whatever it costs."""
+    priced = _Prices(question, transfer, computing).of(chunks)
+    return _cut(priced, Choice.LOAD_PART, Why.EXPLORE)
+
+
 def _cut(priced: _Priced, choice: Choice, why: Why) -> Cut:
     chunks = 0 if choice is Choice.RECOMPUTE else priced.chunks
-    return Cut(chunks, priced.transfer, priced.exposed_s, priced.saved_s, choice, why)
+    return Cut(
+        chunks=chunks,
+        transfer=priced.transfer,
+        exposed_s=priced.exposed_s,
+        recompute_s=priced.saved_s,
+        relief_s=priced.relief_s,
+        doubt_s=priced.doubt_s,
+        choice=choice,
+        why=why,
+    )
 
 
 def _best(priced: list[_Priced], whole_s: float) -> _Priced:
@@ -176,6 +231,13 @@ def _best(priced: list[_Priced], whole_s: float) -> _Priced:
     most = max(one.net_s for one in priced)
     least = most - TIE * max(0.0, whole_s - most) if most > 0 else most
     return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
+
+
+def _held_up(transfer: Transfer, saved_s: float) -> float:
+    """Loads like this one that are ahead of it and would end while it is computed; at most 1."""
+    if transfer.own_s <= 0:
+        return 0.0
+    return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s, saved_s / transfer.own_s)
 
 
 def _constant(value_s: float, _chunks: int) -> float:
@@ -190,12 +252,12 @@ class _Prices:
         self,
         question: Question,
         transfer: Callable[[int], Transfer],
-        recompute_s: Callable[[int, int], float],
+        computing: Computing,
     ) -> None:
         self._question = question
         self._transfer = transfer
-        self._recompute_s = recompute_s
-        self.whole_s = recompute_s(
+        self._computing = computing
+        self.whole_s = computing.seconds(
             question.total_tokens - question.local_tokens, question.local_tokens
         )
         self.ends: list[int] = []
@@ -211,10 +273,13 @@ class _Prices:
         if self._overlaps(chunks):
             exposed_s = pipelined(transfer.total_s, rest_s, question.layers) - rest_s
         else:
-            exposed_s = max(0.0, transfer.total_s - question.backlog_s)
+            exposed_s = max(0.0, transfer.total_s - HIDDEN * question.backlog_s)
         saved_s = self.whole_s - rest_s
-        net_s = saved_s - exposed_s - question.margin * transfer.own_s
-        return _Priced(chunks, transfer, exposed_s, saved_s, net_s)
+        doubt_s = DOUBT * self._deviation_s(chunks, transfer, hidden=exposed_s <= 0)
+        relief_s = RELIEF * _held_up(transfer, saved_s) * saved_s
+        gain_s = saved_s + relief_s - exposed_s
+        net_s = gain_s - question.margin * transfer.own_s - doubt_s
+        return _Priced(chunks, transfer, exposed_s, saved_s, relief_s, doubt_s, net_s)
 
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""
@@ -222,7 +287,7 @@ class _Prices:
         found = {*ends[:RUNS_PRICED_MAX], ends[-1]}
         found.update(self._within())
         question = self._question
-        for bound_s in (question.backlog_s, question.limit_s):
+        for bound_s in (HIDDEN * question.backlog_s, question.limit_s):
             if 0 < bound_s < math.inf:
                 found.update(self._around(partial(_constant, bound_s)))
         if question.layers and not question.sources[0][0]:
@@ -252,11 +317,21 @@ class _Prices:
         if high <= self.ends[-1]:
             yield high
 
+    def _covered(self, chunks: int) -> int:
+        """Tokens on the device after a cut."""
+        question = self._question
+        return question.local_tokens + chunks * question.chunk_tokens - question.skip_tokens
+
     def _rest_s(self, chunks: int) -> float:
         """Seconds to compute what is left after a cut."""
-        question = self._question
-        covered = question.local_tokens + chunks * question.chunk_tokens - question.skip_tokens
-        return self._recompute_s(question.total_tokens - covered, covered)
+        covered = self._covered(chunks)
+        return self._computing.seconds(self._question.total_tokens - covered, covered)
+
+    def _deviation_s(self, chunks: int, transfer: Transfer, *, hidden: bool) -> float:
+        """Standard deviation of the difference between loading a cut and computing it."""
+        local = self._question.local_tokens
+        computing_s = self._computing.deviation_s(self._covered(chunks) - local, local)
+        return computing_s if hidden else math.hypot(computing_s, transfer.deviation_s)
 
     def _overlaps(self, chunks: int) -> bool:
         """Whether all of a cut is in the arena, and loads of that overlap with computing."""

@@ -1,6 +1,6 @@
 """Pricing: puts what is known of speeds and queues to a request, and has the best cut chosen.
 
-It changes nothing.
+It keeps no state but what it passed over, see `explore`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from kvwise.core.cost import Burden
+from kvwise.core.cost import Burden, Recompute
 from kvwise.core.layout import Layout
-from kvwise.core.plan import Cut, Question, Transfer, choose, runs
-from kvwise.core.words import Asked
+from kvwise.core.plan import Computing, Cut, Question, Transfer, choose, look, runs
+from kvwise.core.words import Asked, Why
 from kvwise.core.world import Space, World
 
 COMING = 0x80
@@ -21,22 +21,36 @@ LATENESS = 1.25
 """A load that is expected to take more than its longest wait divided by this is not begun."""
 
 
+PASSED_OVER = (Why.SLOWER, Why.TAIL_SLOWER, Why.TOO_LATE)
+"""Reasons why something that was found on a tier is not loaded, though it could be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where an `Asked` request stands: rows to load from, their tiers, and what was matched."""
+    """Where an `Asked` request stands: rows to load from, their tiers, and what was matched.
+
+    Attributes:
+        storing_tokens: beyond what can be loaded, tokens that are being stored just now.
+    """
 
     rows: array[int] = field(default_factory=lambda: array("I"))
     tiers: bytes = b""
     match_tokens: int = 0
+    storing_tokens: int = 0
 
 
 def backlog_s(world: World, event: Asked, space: Space) -> float:
     """Seconds that the engine is busy with earlier prompts."""
-    return world.costs.recompute[space.number].work_s(event.backlog_tokens, event.backlog_pairs)
+    costs = world.costs.recompute[space.number]
+    work_s = costs.work_s(event.backlog_tokens, event.backlog_pairs)
+    return work_s * costs.crowding(event.requests)
 
 
 def price(world: World, event: Asked, space: Space, layout: Layout, tiers: bytes) -> Cut:
-    """The best cut of chunks that come from `tiers`, marked where a read is under way already."""
+    """The best cut of chunks that come from `tiers`, marked where a read is under way already.
+
+    Now and then it is one chunk more, to measure a tier that would not be loaded from.
+    """
     sources, costs, config = runs(tiers), world.costs, world.config
     question = Question(
         sources=sources,
@@ -55,7 +69,30 @@ def price(world: World, event: Asked, space: Space, layout: Layout, tiers: bytes
         burden = _burden(sources, chunks, space.raw_bytes, len(config.tiers))
         return costs.transfer(space.number, event.client, burden, world.now_ns)
 
-    return choose(question, transfer, costs.recompute[space.number].seconds)
+    computing = _computing(costs.recompute[space.number], event.requests)
+    cut = choose(question, transfer, computing)
+    if cut.why not in PASSED_OVER or tiers[cut.chunks] & COMING:
+        return cut
+    tier, cached = tiers[cut.chunks], event.local_tokens
+    costs.explorer.passed(tier, computing.seconds(event.total_tokens - cached, cached))
+    more = look(question, transfer, computing, cut.chunks + 1)
+    gain_s = cut.recompute_s - cut.exposed_s if cut.chunks else 0.0
+    cost_s = max(0.0, gain_s - (more.recompute_s - more.exposed_s))
+    fits = more.transfer.total_s <= question.limit_s
+    return more if fits and costs.explorer.may_look(tier, cost_s) else cut
+
+
+def _computing(recompute: Recompute, requests: int) -> Computing:
+    """How long an engine takes to compute, with so many requests in a step."""
+    crowding = recompute.crowding(requests)
+
+    def seconds(new: int, cached: int) -> float:
+        return recompute.seconds(new, cached) * crowding
+
+    def deviation_s(new: int, cached: int) -> float:
+        return recompute.deviation_s(new, cached) * crowding
+
+    return Computing(seconds, deviation_s)
 
 
 def _burden(

@@ -19,12 +19,22 @@ class Calibration:
     Attributes:
         loads: how many loads ended well.
         error: sum of |estimated - actual| / actual.
-        bias: sum of (estimated - actual) / actual; below 0 the estimates are too good.
+        bias: sum of (estimated - actual) / actual.
     """
 
     loads: int = 0
     error: float = 0.0
     bias: float = 0.0
+
+    @property
+    def mean_error(self) -> float:
+        """By how much an estimate is off."""
+        return self.error / self.loads if self.loads else 0.0
+
+    @property
+    def mean_bias(self) -> float:
+        """By how much estimates are too high, below 0 too low."""
+        return self.bias / self.loads if self.loads else 0.0
 
     def learn(self, estimated_s: float, actual_s: float) -> None:
         """One load."""
@@ -57,7 +67,7 @@ class Records:
             del self._last[next(iter(self._last))]
 
     def end(self, client: int, request: str, ending: Ending, actual_s: float) -> Decision | None:
-        """Note what became of a load; the whole record, if it is among the last ones.
+        """Note what became of a decision; the whole record, if it is among the last ones.
 
         The slowest tier that a load read from stands for it: that is the one it waited for.
         """
@@ -66,11 +76,16 @@ class Records:
             return None
         decision = replace(decision, ending=ending, actual_s=actual_s)
         self._last[client, request] = decision
-        if ending is Ending.LOADED and actual_s > 0:
-            tier = next(reversed(decision.tiers), "")
-            self.calibration.setdefault(tier, Calibration()).learn(decision.load_s, actual_s)
+        calibrate(self.calibration, decision)
         return decision
 
     def last(self, limit: int) -> list[Decision]:
         """The last decisions, newest last."""
         return list(self._last.values())[-limit:] if limit > 0 else []
+
+
+def calibrate(calibration: dict[str, Calibration], decision: Decision) -> None:
+    """Take a load that ended well into account."""
+    if decision.ending is Ending.LOADED and decision.actual_s > 0 and decision.tiers:
+        tier = next(reversed(decision.tiers))
+        calibration.setdefault(tier, Calibration()).learn(decision.load_s, decision.actual_s)

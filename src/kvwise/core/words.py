@@ -25,9 +25,10 @@ class Choice(Enum):
 
 
 class Ending(Enum):
-    """What became of a load."""
+    """What became of a decision."""
 
     OPEN = "open"
+    COMPUTED = "computed"
     LOADED = "loaded"
     FAILED = "failed"
     UNUSED = "unused"
@@ -43,6 +44,7 @@ class Why(Enum):
     SLOWER = "slower"
     TAIL_SLOWER = "tail_slower"
     TOO_LATE = "too_late"
+    EXPLORE = "explore"
     NO_ROOM = "no_room"
     TOO_SHORT = "too_short"
     PRESENT = "present"
@@ -71,12 +73,15 @@ class Namespace:
         label: readable name, for people and metrics.
         layout: shape of its objects.
         token_s: first guess of the seconds one token takes to compute, before any is measured.
+        pair_tokens: first guess of how many tokens' time one pair of a token and one it attends to
+            takes; 0 if unknown.
     """
 
     digest: bytes
     label: str
     layout: Layout
     token_s: float = 1e-3
+    pair_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class Asked:
         backlog_pairs: sum over those prompts of n * (c + n / 2), n new tokens after c cached ones.
         layers: layers over which the engine overlaps the copy of what is in the arena with
             computing; 0 if a load has to end before its prompt is computed.
+        requests: how many share the engine's steps now, this one included.
     """
 
     now_ns: int
@@ -155,6 +161,7 @@ class Asked:
     backlog_tokens: int = 0
     backlog_pairs: float = 0.0
     layers: int = 0
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,7 @@ class Observed:
     Attributes:
         tokens: tokens computed in the step.
         pairs: sum over requests of n * (c + n / 2), n new tokens after c cached ones.
+        requests: how many were in the step.
     """
 
     now_ns: int
@@ -231,6 +239,7 @@ class Observed:
     tokens: int
     pairs: float
     seconds: float
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +338,14 @@ class Decision:
         recompute_s: estimated seconds to compute the same tokens instead.
         margin: fraction of `own_s` by which the load must win.
         actual_s: measured seconds of the load, 0 while unknown.
-        ending: what became of the load; OPEN while unknown, and where there is none.
+        ending: what became of it; OPEN while unknown.
         own_s: part of `load_s` in which it keeps tiers and links busy itself.
         backlog_s: estimated seconds until the engine is done with earlier prompts.
         exposed_s: part of `load_s` by which it delays the first token: what does not hide behind
-            earlier prompts, or behind computing the rest. Loading wins if this is well below
-            `recompute_s`.
+            earlier prompts, or behind computing the rest.
+        relief_s: what the engine's time is worth to loads that are under way.
+        doubt_s: by how much loading must win for the uncertainty of all this. It does when
+            `recompute_s + relief_s - exposed_s > margin * own_s + doubt_s`.
     """
 
     now_ns: int
@@ -355,6 +366,8 @@ class Decision:
     own_s: float = 0.0
     backlog_s: float = 0.0
     exposed_s: float = 0.0
+    relief_s: float = 0.0
+    doubt_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +428,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A load is over, and this is the record of its decision; it only tells."""
+    """It is known what became of a decision; this only tells."""
 
     client: int
     decision: Decision

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvwise.core.blocks import Blocks
 from kvwise.core.cost import Costs, Lane, Pipe, Recompute
+from kvwise.core.explore import Explorer
 from kvwise.core.layout import Layout
 from kvwise.core.words import DRAM, Command, Namespace, TierSpec
 from kvwise.errors import BugError
@@ -37,7 +38,7 @@ class BrainConfig:
     page_bytes: int
     tiers: tuple[TierSpec, ...]
     policy: str = "auto"
-    margin: float = 0.1
+    margin: float = 0.02
     load_timeout_ns: int = 10_000_000_000
     lease_ttl_ns: int = 30_000_000_000
     tokens_min: int = 0
@@ -62,6 +63,7 @@ class Tally:
     """Counters, by label. They only ever grow."""
 
     asked_tokens: int = 0
+    storing_tokens: int = 0
     decisions: Counter[str] = field(default_factory=Counter)
     hit_tokens: Counter[str] = field(default_factory=Counter)
     seconds_saved: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -81,7 +83,11 @@ class World:
         self.config = config
         self.blocks = Blocks(config.tiers, config.page_bytes, config.eviction)
         pipes = [Pipe(t.rate_bytes_per_s, t.latency_s) for t in config.tiers]
-        self.costs = Costs([None, *pipes[1:]], reading=[Lane() for _ in config.tiers])
+        self.costs = Costs(
+            [None, *pipes[1:]],
+            Explorer(len(pipes)),
+            reading=[Lane() for _ in config.tiers],
+        )
         self.tally = Tally()
         self.out: list[Command] = []
         self.now_ns = 0
@@ -134,7 +140,7 @@ class World:
         space = self.meet(namespace.digest, namespace.label, raw_bytes)
         if space.layout is None:
             space.layout, space.label = namespace.layout, namespace.label
-            self.costs.recompute[space.number] = Recompute(namespace.token_s)
+            self.costs.recompute[space.number] = Recompute(namespace.token_s, namespace.pair_tokens)
             self.costs.device[space.number] = Pipe(DEVICE_RATE_BYTES_PER_S, DEVICE_LATENCY_S)
         return space
 

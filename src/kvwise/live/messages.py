@@ -59,6 +59,7 @@ class Ask(msgspec.Struct, tag="ask", frozen=True):
     backlog_tokens: int = 0
     backlog_pairs: float = 0.0
     layers: int = 0
+    requests: int = 1
 
 
 class Plan(msgspec.Struct, tag="plan", frozen=True):
@@ -115,6 +116,7 @@ class Timing(msgspec.Struct, frozen=True):
     tokens: int
     pairs: float
     seconds: float
+    requests: int = 1
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):

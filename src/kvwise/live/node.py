@@ -23,6 +23,7 @@ from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.host import check_host
 from kvwise.live.clock import now_ns
+from kvwise.live.decisions import DecisionLog
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
@@ -82,7 +83,12 @@ class Node:
             self._log = _open_log(config, brain)
             self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
             plant = Plant(
-                self.arena, self._tiers, max(1, config.disk.threads), self.latencies, self._log
+                self.arena,
+                self._tiers,
+                max(1, config.disk.threads),
+                self.latencies,
+                self._log,
+                _open_decisions(config),
             )
             self.pump = Pump(brain, plant)
             undo.callback(self.pump.close, CLOSE_S)
@@ -253,6 +259,19 @@ def _open_log(config: Config, brain: BrainConfig) -> EventLog | None:
     except OSError as error:
         raise ConfigError(
             f"serve.event_log = {config.serve.event_log!r} cannot be written: {error.strerror}"
+        ) from error
+
+
+def _open_decisions(config: Config) -> DecisionLog | None:
+    """The decision log, where one is asked for."""
+    if not config.serve.decision_log:
+        return None
+    try:
+        return DecisionLog(Path(config.serve.decision_log))
+    except OSError as error:
+        raise ConfigError(
+            f"serve.decision_log = {config.serve.decision_log!r} cannot be written: "
+            f"{error.strerror}"
         ) from error
 
 

@@ -22,6 +22,7 @@ from kvwise.core.words import (
     Ended,
     Event,
     Granted,
+    Judged,
     Load,
     Offered,
     Planned,
@@ -33,6 +34,7 @@ from kvwise.core.words import (
 from kvwise.core.world import BrainConfig
 from kvwise.errors import CacheUnavailable
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
+from kvwise.live.decisions import DecisionLog
 from kvwise.live.events import EventLog
 from kvwise.live.stats import Latencies
 from kvwise.live.workers import Outcome, Workers
@@ -62,6 +64,7 @@ class Plant:
     Attributes:
         tiers: by index; the arena is not among them.
         threads: how many work on the tiers.
+        log, decisions: what is written down, where that is asked for.
     """
 
     arena: Arena
@@ -69,6 +72,7 @@ class Plant:
     threads: int
     latencies: Latencies
     log: EventLog | None = None
+    decisions: DecisionLog | None = None
 
 
 class Pump:
@@ -155,9 +159,10 @@ class Pump:
             _log.warning("a worker is stuck in a tier and is left behind")
         if self._ticker.is_alive():
             self._ticker.join(timeout_s)
-        if self._plant.log is not None:
-            with self._lock:
-                self._plant.log.close()
+        with self._lock:
+            for log in (self._plant.log, self._plant.decisions):
+                if log is not None:
+                    log.close()
 
     # --- under the lock ---
 
@@ -191,6 +196,8 @@ class Pump:
                 arena.progress_write(command.lease, 0, SlotState.ENDED)
             case Granted() if command.lease and isinstance(event, Offered):
                 arena.progress_write(command.lease, 0, SlotState.ACTIVE)
+            case Judged() if self._plant.decisions is not None:
+                self._plant.decisions.add(command.decision)
             case Load() | Store():
                 return self._workers.submit(command)
             case Drop() if command.tier != DRAM:
@@ -226,8 +233,9 @@ class Pump:
                 if mark == self._workers.settled():
                     events += spaces
                 self._feed([*events, Tick(now_ns())])
-                if self._plant.log is not None:
-                    self._plant.log.flush()
+                for log in (self._plant.log, self._plant.decisions):
+                    if log is not None:
+                        log.flush()
             self._workers.wake()
 
     def _space(self) -> list[Event]:

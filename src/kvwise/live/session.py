@@ -39,6 +39,7 @@ LAYERS_MAX = 1 << 14
 
 TOKENS_MAX = (1 << 31) - 1
 BACKLOG_TOKENS_MAX = 1 << 40
+REQUESTS_MAX = 1 << 16
 COPIED_BYTES_MAX = 1 << 40
 SECONDS_MAX = 1e6
 PAIRS_MAX = 1e18
@@ -76,7 +77,8 @@ class Session:
             ConfigError: it is not one, does not fit the arena, or stands for another shape.
         """
         label = namespace.label[:64]
-        if len(namespace.digest) != DIGEST_BYTES or not 0 < namespace.token_s <= SECONDS_MAX:
+        sane = 0 < namespace.token_s <= SECONDS_MAX and 0 <= namespace.pair_tokens <= SECONDS_MAX
+        if len(namespace.digest) != DIGEST_BYTES or not sane:
             raise ConfigError(f"namespace {label} has no proper digest or token time")
         layers = sum(max(1, len(group.pages_bytes)) for group in namespace.layout.groups)
         if len(namespace.label) > LABEL_CHARS_MAX or layers > LAYERS_MAX:
@@ -99,6 +101,7 @@ class Session:
             ask.hints,
             *_backlog(ask),
             layers=min(max(0, ask.layers), LAYERS_MAX),
+            requests=min(max(1, ask.requests), REQUESTS_MAX),
         )
         (answer,) = self._handle([event])
         if not isinstance(answer, Planned):
@@ -211,7 +214,13 @@ class Session:
 
     def _observed(self, now: int, timing: Timing) -> Observed:
         return Observed(
-            now, self._client, timing.space, timing.tokens, timing.pairs, timing.seconds
+            now,
+            self._client,
+            timing.space,
+            timing.tokens,
+            timing.pairs,
+            timing.seconds,
+            min(max(1, timing.requests), REQUESTS_MAX),
         )
 
     def _grant(self, answer: Answer) -> Grant:

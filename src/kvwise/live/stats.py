@@ -23,6 +23,7 @@ BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "asked_tokens": ("Prompt tokens of requests asked about, each request once.", ()),
     "decisions": ("Requests by what was decided and why.", ("choice", "why")),
+    "storing_tokens": ("Tokens that could not be loaded yet: just being stored.", ()),
     "hit_tokens": ("Tokens loaded instead of computed.", ("tier",)),
     "seconds_saved": ("Seconds that loading saved against computing.", ("tier",)),
     "seconds_lost": ("Seconds that loading cost over computing, and failed loads.", ("tier",)),
@@ -87,6 +88,7 @@ class SnapshotCollector(Collector):
         yield from _counters(snapshot["counters"])
         yield from _levels(snapshot["levels"])
         yield from _costs(snapshot["costs"])
+        yield from _estimates(snapshot["estimates"])
         down = GaugeMetricFamily(
             "kvwise_tier_down", "Places of the tier given up until a restart.", labels=("tier",)
         )
@@ -141,6 +143,18 @@ def _costs(costs: Mapping[str, Any]) -> Iterator[Metric]:
     for label, values in costs["namespaces"].items():
         token.add_metric((label,), values["token_s"])
     yield token
+
+
+def _estimates(estimates: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """How good the brain's estimates of loads were."""
+    for name, text in (
+        ("error", "Mean of |estimated - actual| / actual over loads that ended well."),
+        ("bias", "Mean of (estimated - actual) / actual; above 0 loads were faster."),
+    ):
+        gauge = GaugeMetricFamily(f"kvwise_load_estimate_{name}", text, labels=("tier",))
+        for tier, values in estimates.items():
+            gauge.add_metric((tier,), values[name])
+        yield gauge
 
 
 class MetricsServer:

@@ -310,7 +310,7 @@ class Engine:
     ) -> None:
         """A step ran: say how long it took, and offer what it computed."""
         if work:
-            self._observe(work, seconds)
+            self._observe(work, len(batch), seconds)
         for run, new in batch:
             if run.phase is Phase.DONE:
                 continue
@@ -324,7 +324,7 @@ class Engine:
                 self._finish(run)
         self._step()
 
-    def _observe(self, work: list[tuple[int, int]], seconds: float) -> None:
+    def _observe(self, work: list[tuple[int, int]], requests: int, seconds: float) -> None:
         name = str(self._hall.timeline.now_ns)
         if self._hall.injector.strikes(Fault.WILD_TIMING, name):
             detail = self._hall.injector.dice(Fault.WILD_TIMING, name)
@@ -333,7 +333,7 @@ class Engine:
         pairs = sum(new * (before + new / 2) for new, before in work)
         space = self._spec.space.digest
         now_ns = self._node.clock_ns()
-        self._say(Observed(now_ns, self._client, space, tokens, pairs, seconds))
+        self._say(Observed(now_ns, self._client, space, tokens, pairs, seconds, requests))
 
     def _finish(self, run: Run, *, aborted: bool = False) -> None:
         """A request is over; its prefix stays on the device for a while."""
@@ -406,6 +406,7 @@ class Engine:
             hints=run.request.hints,
             backlog_tokens=backlog_tokens,
             backlog_pairs=backlog_pairs,
+            requests=len(self._running),
         )
         answer = self._say(asked)
         return answer if isinstance(answer, Planned) else None

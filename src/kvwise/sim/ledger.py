@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvwise.core.admit import DAY_NS
+from kvwise.core.explore import REQUESTS_MIN
 from kvwise.core.keys import split_keys
 from kvwise.core.layout import Layout
 from kvwise.core.words import (
@@ -263,9 +264,13 @@ class Ledger:
         if not command.lease:
             return
         decision = command.decision
-        gain_s = decision.recompute_s - decision.exposed_s
-        policy, least_s = self.config.policy, decision.margin * decision.own_s
+        gain_s = decision.recompute_s + decision.relief_s - decision.exposed_s
+        policy, least_s = self.config.policy, decision.margin * decision.own_s + decision.doubt_s
         wins = policy == "load" or (policy == "auto" and gain_s > least_s)
+        if policy == "auto" and decision.why is Why.EXPLORE:
+            self.tallies.explored += 1
+            least = REQUESTS_MIN * self.tallies.explored
+            wins = least <= len(self.tallies.requests) * len(self.config.tiers)
         require("a load is chosen only when it wins", decision, held=wins)
         hidden_s = decision.load_s - decision.exposed_s
         fair = -1e-9 <= hidden_s <= decision.backlog_s + 1e-9 or event.layers > 0

@@ -22,6 +22,7 @@ class Tallies:
     """
 
     asked_tokens: int = 0
+    explored: int = 0
     leases_expired: int = 0
     decisions: Counter[str] = field(default_factory=Counter)
     hit_tokens: Counter[str] = field(default_factory=Counter)

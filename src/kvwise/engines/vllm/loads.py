@@ -88,7 +88,8 @@ class Loads:
             return None
         fresh = now_ns() - prompt.planned_ns < PLAN_FRESH_NS
         if prompt.plan is None or not fresh or (local, limit) != prompt.planned_for:
-            backlog_tokens, backlog_pairs = backlog(ahead)
+            before = list(ahead)
+            backlog_tokens, backlog_pairs = backlog(before)
             plan = self._link.ask(
                 Ask(
                     request=prompt.name,
@@ -100,6 +101,7 @@ class Loads:
                     backlog_tokens=backlog_tokens,
                     backlog_pairs=backlog_pairs,
                     layers=self._layers,
+                    requests=1 + len(before),
                 )
             )
             prompt.plan, prompt.planned_for = plan, (local, limit)

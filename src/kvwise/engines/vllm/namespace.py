@@ -6,10 +6,13 @@ never guessed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kvwise.core.flops import Decoder
 from kvwise.core.keys import namespace_digest
+from kvwise.core.layout import GroupKind, Layout
 from kvwise.core.words import Namespace
 from kvwise.engines.identity import settings_digest, weights_digest
 from kvwise.engines.vllm.orders import Facts
@@ -54,7 +57,46 @@ def namespace_of(vllm_config: VllmConfig, facts: Facts, *, generation: str = "")
     }
     name = Path(model.model).name or "model"
     label = f"{name} {model.dtype} tp{parallel.tensor_parallel_size}".replace("torch.", "")
-    return Namespace(digest=namespace_digest(fields), label=label, layout=layout)
+    return Namespace(
+        digest=namespace_digest(fields),
+        label=label,
+        layout=layout,
+        pair_tokens=0.0 if _slides(layout) else pair_tokens(settings),
+    )
+
+
+def pair_tokens(settings: Mapping[str, Any]) -> float:
+    """What a pair of tokens costs beside a token, from a model's configuration; 0 if it is silent.
+
+    Only a first guess: what the engine's steps take replaces it.
+    """
+
+    def number(*names: str) -> int:
+        found = [settings.get(name) for name in names]
+        return next((value for value in found if isinstance(value, int) and value > 0), 0)
+
+    hidden, heads = number("hidden_size"), number("num_attention_heads")
+    wide = number("moe_intermediate_size", "intermediate_size")
+    layers = number("num_hidden_layers")
+    if not (hidden and heads and wide and layers):
+        return 0.0
+    return (
+        Decoder(
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            head_dim=number("head_dim") or hidden // heads,
+            kv_heads=number("num_key_value_heads") or heads,
+            feed_forward=wide * max(1, number("num_experts_per_tok")),
+        )
+        .cost()
+        .pair_tokens
+    )
+
+
+def _slides(layout: Layout) -> bool:
+    """Whether some layers attend to a window only, so that pairs cost less than they seem to."""
+    return any(group.kind is GroupKind.WINDOW for group in layout.groups)
 
 
 def _weights(model: ModelConfig, load_format: str) -> str:

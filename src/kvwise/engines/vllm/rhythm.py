@@ -26,6 +26,7 @@ class _Beat:
     begin_ns: int
     tokens: int
     pairs: float
+    requests: int
     clean: bool
 
 
@@ -47,7 +48,8 @@ class Rhythm:
         """
         tokens = sum(new for new, _ in work)
         pairs = sum(new * (before + new / 2) for new, before in work)
-        self._beats[number] = _Beat(now_ns, tokens, pairs, clean and tokens > len(work))
+        clean &= tokens > len(work)
+        self._beats[number] = _Beat(now_ns, tokens, pairs, len(work), clean)
         while len(self._beats) > STEPS_IN_FLIGHT_MAX:
             self._beats.popitem(last=False)
 
@@ -61,4 +63,4 @@ class Rhythm:
         seconds = (now_ns - begin_ns - blocked_ns) / NS_PER_S
         if not beat.clean or self._ended <= WARM_UP or seconds <= 0:
             return None
-        return Timing(self._space, beat.tokens, beat.pairs, seconds)
+        return Timing(self._space, beat.tokens, beat.pairs, seconds, beat.requests)

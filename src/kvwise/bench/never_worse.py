@@ -1,0 +1,307 @@
+"""Owns one question on a real engine: is choosing ever worse than always loading, or never?
+
+Prompts are on a disk tier whose reads are slowed down to one rate after another, and are asked
+again under three policies in turns: load, recompute, auto. Nothing else differs. Where the choice
+flips is compared with the rate at which both ways were expected to take equally long.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvwise.bench import chat, machine, slow_serve
+from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench.engine_cpu import Meter
+from kvwise.bench.engine_load import Conversation, Load
+from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_quiet import Others, keep_off
+from kvwise.bench.engine_rig import engine_cores
+from kvwise.bench.engine_stats import median
+from kvwise.bench.places import SetupError
+from kvwise.bench.progress import Progress
+from kvwise.bench.provision import ensure_engine, ensure_smollm2
+from kvwise.bench.rows import Row, Rows
+from kvwise.bench.server import BLOCK_TOKENS, Engine, EngineOptions
+from kvwise.bench.slow_serve import Orders
+from kvwise.core.layout import default_chunk_tokens
+from kvwise.core.words import Choice, Decision
+from kvwise.units import GIB, KIB, round_up
+
+POLICIES = ("load", "recompute", "auto")
+RATES_MB_PER_S = (0.0, 100.0, 40.0, 20.0, 10.0)
+JITTER_S, JITTERED_MB_PER_S = 0.1, 100.0
+AROUND = (1.2, 0.8)
+"""Rates near the predicted break-even, as parts of it, at which the choice should have flipped."""
+
+PROMPTS = 5
+"""Prompts in rotation: by the time one comes again, others have taken its place in memory."""
+
+TOKEN_BYTES = 23_040
+"""KV of a token of the model."""
+
+PAGE_BYTES = 128 * KIB
+WORSE_MAX = 1.1
+ANSWER_TOKENS = 2
+WARM_UPS = ("load", "recompute", "load", "recompute", "auto")
+WRITTEN_S, TIMEOUT_S, RETURNS = 120.0, 60.0, 30
+NO_STORE = {"no_store": True}
+
+
+_READING = (
+    "times are medians over rounds in which the policies take turns; the warm-up of each rate is "
+    "not counted, and its forced loads teach auto how fast the disk is"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NeverWorseOptions:
+    """What a run is asked for.
+
+    Attributes:
+        out: folder for the logs and, during the run, the disk tier.
+        rounds: requests under each policy at each rate.
+        prompt_tokens: tokens of each prompt.
+        spare_cores: cores that the engine leaves to everything else.
+        seed: draws prompts.
+    """
+
+    out: Path
+    rounds: int
+    prompt_tokens: int
+    spare_cores: int
+    seed: int
+
+
+@dataclass(slots=True)
+class Cell:
+    """What was measured at one rate."""
+
+    rate_mb_per_s: float
+    jitter_s: float
+    ttft_ms: dict[str, list[float]] = field(default_factory=lambda: {p: [] for p in POLICIES})
+    decisions: dict[str, list[Decision]] = field(default_factory=lambda: {p: [] for p in POLICIES})
+
+    @property
+    def loads(self) -> int:
+        """How often auto loaded."""
+        return sum(one.choice is not Choice.RECOMPUTE for one in self.decisions["auto"])
+
+    @property
+    def ratio(self) -> float:
+        """The median time of auto over that of the better policy."""
+        times = {policy: median(found) for policy, found in self.ttft_ms.items()}
+        return times["auto"] / min(times["load"], times["recompute"])
+
+    @property
+    def break_even_mb_per_s(self) -> float:
+        """The rate at which reading would take as long as computing was expected to."""
+        found = [
+            one.load_tokens * TOKEN_BYTES / one.recompute_s / 1e6
+            for one in self.decisions["load"]
+            if one.recompute_s > 0
+        ]
+        return median(found)
+
+    def row(self) -> Row:
+        """One line of the result."""
+        loads = [one for one in self.decisions["load"] if one.actual_s]
+        return {
+            "path": "never_worse",
+            "rate_mb_per_s": round(self.rate_mb_per_s, 1) or None,
+            "jitter_ms": self.jitter_s * 1e3,
+            "rounds": len(self.ttft_ms["auto"]),
+            "ttft_ms": {policy: round(median(found), 1) for policy, found in self.ttft_ms.items()},
+            "ttft_ratio": round(self.ratio, 3),
+            "auto_loads": self.loads,
+            "break_even_mb_per_s": round(self.break_even_mb_per_s, 1),
+            "load_estimate_ratio": round(median([o.load_s / o.actual_s for o in loads]), 2),
+            "from_disk": all(set(one.tiers) == {"disk"} for one in loads),
+        }
+
+
+@dataclass(slots=True)
+class _Rig:
+    """One engine, a daemon that is told how slow to be, and prompts that are on its disk."""
+
+    engine: Engine
+    daemon: Daemon
+    orders: Path
+    spare: list[int]
+    load: Load
+    prompts: list[Conversation]
+    progress: Progress
+    asked: int = 0
+
+    def begin(self, orders: Orders) -> None:
+        """A daemon that knows nothing of speed and has nothing in memory, at a rate.
+
+        Raises:
+            SetupError: the engine did not come back to it.
+        """
+        self.daemon.stop()
+        orders.write(self.orders)
+        self.daemon = Daemon.start(self.daemon.options, self.progress)
+        keep_off({self.engine.session, self.daemon.session}, self.spare)
+        for _ in range(RETURNS):
+            self.ask()
+            if self.daemon.decisions(limit=1):
+                return
+        raise SetupError("the engine did not come back to the daemon; hint: see engine.log")
+
+    def ask(self) -> float:
+        """Ask the next prompt, of which the engine holds nothing; milliseconds to its answer."""
+        self.load.forget()
+        self.asked += 1
+        prompt = self.prompts[self.asked % len(self.prompts)]
+        return self.load.one(prompt, hints=NO_STORE).ttft_ms
+
+
+def run_never_worse(options: NeverWorseOptions, command: str, progress: Progress) -> Rows:
+    """Measure; nothing that was started is left running, however this ends.
+
+    Raises:
+        KvwiseError: something could not be installed, started or asked.
+    """
+    started = datetime.now(UTC)
+    options.out.mkdir(parents=True, exist_ok=True)
+    facts = machine.describe(options.out)
+    with _prepared(options, progress) as rig:
+        facts |= {"engine": f"vLLM {chat.version(rig.engine.port)}"}
+        others = Others({rig.engine.session})
+        cells = [
+            _measure(rig, Orders(bytes_per_s=rate * 1e6), options.rounds) for rate in RATES_MB_PER_S
+        ]
+        jitter = Orders(bytes_per_s=JITTERED_MB_PER_S * 1e6, jitter_s=JITTER_S)
+        cells.append(_measure(rig, jitter, options.rounds))
+        predicted = median([cell.break_even_mb_per_s for cell in cells])
+        near = [
+            _measure(rig, Orders(bytes_per_s=predicted * part * 1e6), options.rounds)
+            for part in AROUND
+        ]
+        facts |= {"others_cores": round(others.cores(), 2)}
+    cells += near
+    return Rows(
+        bench="never-worse",
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
+        rows=[*(cell.row() for cell in cells), flip(cells, predicted)],
+        notes=_notes(cells),
+    )
+
+
+def _measure(rig: _Rig, orders: Orders, rounds: int) -> Cell:
+    """One rate: warm up, then the policies in turns."""
+    cell = Cell(orders.bytes_per_s / 1e6, orders.jitter_s)
+    said = f"{cell.rate_mb_per_s:.0f} MB/s" if cell.rate_mb_per_s else "as fast as it is"
+    rig.progress.now(f"disk at {said}: warming up")
+    rig.begin(orders)
+    for policy in WARM_UPS:
+        Orders(policy, orders.bytes_per_s, orders.jitter_s).write(rig.orders)
+        rig.ask()
+    for number in range(rounds):
+        rig.progress.now(f"disk at {said}: round {number + 1} of {rounds}")
+        for policy in POLICIES:
+            Orders(policy, orders.bytes_per_s, orders.jitter_s).write(rig.orders)
+            cell.ttft_ms[policy].append(rig.ask())
+            cell.decisions[policy] += rig.daemon.decisions(limit=1)
+    rig.progress.done(
+        f"disk at {said}: auto took {cell.ratio:.2f} of the better, and loaded {cell.loads} times"
+    )
+    return cell
+
+
+def flip(cells: list[Cell], predicted: float) -> Row:
+    """Between which rates the choice flips, beside where it was predicted to."""
+    steady = [cell for cell in cells if not cell.jitter_s]
+    mostly = {
+        cell.rate_mb_per_s or float("inf"): cell.loads * 2 > len(cell.ttft_ms["auto"])
+        for cell in steady
+    }
+    loads = min((rate for rate, loads in mostly.items() if loads), default=float("inf"))
+    high, low = AROUND
+    computes = max((rate for rate, loads in mostly.items() if not loads), default=0.0)
+    return {
+        "path": "break_even",
+        "predicted_mb_per_s": round(predicted, 1),
+        "computes_up_to_mb_per_s": round(computes, 1),
+        "loads_from_mb_per_s": round(loads, 1),
+        "is_one_flip": computes < loads,
+        "is_where_predicted": low * predicted <= computes < loads <= high * predicted,
+    }
+
+
+def _notes(cells: list[Cell]) -> list[str]:
+    """What a reader must know to take the numbers right."""
+    notes = [_READING]
+    worse = [cell for cell in cells if cell.ratio > WORSE_MAX]
+    notes += [
+        f"at {cell.rate_mb_per_s:.0f} MB/s auto took {cell.ratio:.2f} of the better policy"
+        for cell in worse
+    ]
+    return notes
+
+
+@contextmanager
+def _prepared(options: NeverWorseOptions, progress: Progress) -> Iterator[_Rig]:
+    """Start everything, and end everything that was started, however this ends."""
+    python = ensure_engine(progress)
+    model = ensure_smollm2(python, progress)
+    cores, spare = engine_cores(options.spare_cores)
+    out = options.out.resolve()
+    with (
+        tempfile.TemporaryDirectory(prefix="kvwise-bench-") as place,
+        tempfile.TemporaryDirectory(dir=out, prefix="bench-disk-") as disk,
+    ):
+        socket, orders = Path(place) / "kvwise.sock", Path(place) / "orders.json"
+        Orders().write(orders)
+        daemon = DaemonOptions(
+            socket,
+            _arena_bytes(options.prompt_tokens),
+            out / "daemon.log",
+            disk=Path(disk),
+            disk_bytes=GIB,
+            settings={"KVWISE_PLAN_TIMEOUT_S": str(TIMEOUT_S)},
+            program=(slow_serve.__name__, str(orders)),
+        )
+        engine = EngineOptions(python, model, out, {"client.url": str(socket)}, cores)
+        with Daemon.start(daemon, progress) as first, Engine.start(engine, progress) as server:
+            keep_off({server.session, first.session}, spare)
+            load = Load(server.port, ANSWER_TOKENS, Meter.of_workers(server.session))
+            rig = _Rig(server, first, orders, spare, load, [], progress)
+            try:
+                _store(rig, options)
+                yield rig
+            finally:
+                rig.daemon.stop()
+
+
+def _store(rig: _Rig, options: NeverWorseOptions) -> None:
+    """Have every prompt computed once, and written.
+
+    Raises:
+        SetupError: the disk is too slow for this bench.
+    """
+    prompts = Prompts(
+        lambda messages: chat.count_tokens(rig.engine.port, messages),
+        options.prompt_tokens,
+        options.seed,
+    )
+    for number in range(PROMPTS):
+        rig.progress.now(f"storing prompt {number + 1} of {PROMPTS}")
+        rig.prompts.append(prompts.next())
+        rig.load.one(rig.prompts[-1])
+        if not rig.daemon.written(WRITTEN_S):
+            raise SetupError("the prompts were not written in time; hint: use a faster disk")
+
+
+def _arena_bytes(prompt_tokens: int) -> int:
+    """Room for one prompt and no more, so that the next one takes its place."""
+    chunk_tokens = default_chunk_tokens(BLOCK_TOKENS, BLOCK_TOKENS * TOKEN_BYTES)
+    return prompt_tokens // chunk_tokens * round_up(chunk_tokens * TOKEN_BYTES, PAGE_BYTES)

@@ -1,0 +1,104 @@
+"""The bench of choosing: its arithmetic, and the daemon that is slow and told its policy."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench.never_worse import Cell, flip
+from kvwise.bench.slow_serve import Orders
+from kvwise.core.words import Choice, Decision, Why
+from kvwise.live.blocks import get, put
+from kvwise.live.client import Client
+from kvwise.units import MIB
+from tests.bench.fakes import Notes
+from tests.live.support import SPACE, payloads, prompt, question
+
+LOADED = Decision(
+    now_ns=1,
+    request="r",
+    namespace="t",
+    total_tokens=1001,
+    local_tokens=0,
+    match_tokens=1000,
+    load_tokens=1000,
+    tiers={"disk": 1000},
+    load_s=0.5,
+    recompute_s=0.768,
+    margin=0.0,
+    choice=Choice.LOAD,
+    why=Why.FASTER,
+    actual_s=0.4,
+)
+COMPUTED = replace(LOADED, load_tokens=0, tiers={}, choice=Choice.RECOMPUTE, actual_s=0.0)
+
+
+def cell(rate: float, *, loads: bool, auto_ms: float = 510.0, jitter_s: float = 0.0) -> Cell:
+    """A rate at which loading takes half a second, computing three quarters, and auto so long."""
+    times = {"load": [500.0] * 3, "recompute": [750.0] * 3, "auto": [auto_ms] * 3}
+    chosen = LOADED if loads else COMPUTED
+    decisions = {"load": [LOADED] * 3, "recompute": [COMPUTED] * 3, "auto": [chosen] * 3}
+    return Cell(rate, jitter_s, times, decisions)
+
+
+def test_a_cell_is_judged_by_the_better_policy() -> None:
+    """The ratio is to loading here; break-even and estimates come from the decisions."""
+    row = cell(50.0, loads=True).row()
+    assert (row["ttft_ratio"], row["auto_loads"], row["from_disk"]) == (1.02, 3, True)
+    assert row["break_even_mb_per_s"] == 30.0
+    assert row["load_estimate_ratio"] == 1.25
+
+
+@pytest.mark.parametrize(
+    ("loading", "computing", "one", "right"),
+    [
+        ((0.0, 100.0, 40.0, 36.0), (25.0, 20.0, 10.0), True, True),
+        ((0.0, 100.0), (40.0, 25.0, 20.0), True, False),
+        ((0.0, 100.0, 20.0), (40.0, 25.0), False, False),
+        ((0.0, 100.0, 40.0, 36.0, 25.0, 20.0, 10.0), (), True, False),
+    ],
+)
+def test_where_the_choice_flips(
+    loading: tuple[float, ...], computing: tuple[float, ...], one: bool, right: bool
+) -> None:
+    """At one place, and near the predicted 30 MB/s; a jittered cell does not mislead."""
+    cells = [cell(rate, loads=True) for rate in loading]
+    cells += [cell(rate, loads=False) for rate in computing]
+    row = flip([*cells, cell(100.0, loads=False, jitter_s=0.1)], 30.0)
+    assert (row["is_one_flip"], row["is_where_predicted"]) == (one, right)
+
+
+def test_a_daemon_is_slow_and_chooses_as_ordered(tmp_path: Path) -> None:
+    """The policy changes between two requests; a rate changes what the next read is held to."""
+    orders, keys = tmp_path / "orders.json", prompt(1, 8)
+    Orders("recompute").write(orders)
+    settings = {"KVWISE_DRAM_PAGE": "4096", "KVWISE_DISK_MIN_FREE": str(MIB)}
+    options = DaemonOptions(
+        tmp_path / "kvwise.sock",
+        32 * 4096,
+        tmp_path / "daemon.log",
+        disk=tmp_path / "disk",
+        disk_bytes=16 * MIB,
+        settings=settings | {"KVWISE_DISK_SEGMENT": str(4 * MIB)},
+        program=("kvwise.bench.slow_serve", str(orders)),
+    )
+    with (
+        Daemon.start(options, Notes()) as daemon,
+        closing(Client(str(options.socket), "test", timeout_s=5.0)) as client,
+    ):
+        client.join(SPACE)
+        put(client, SPACE, keys, payloads(keys))
+        assert daemon.written(20.0)
+        other = prompt(2, 10)
+        put(client, SPACE, other, payloads(other))
+        assert client.ask(question(keys)).decision.why is Why.FORCED
+        assert not client.ask(question(keys)).chunks
+        Orders("load", bytes_per_s=len(payloads(keys)) * 9000 / 0.15).write(orders)
+        begin_s = time.monotonic()
+        assert get(client, SPACE, keys) == payloads(keys)
+        assert time.monotonic() - begin_s >= 0.12

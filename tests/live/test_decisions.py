@@ -1,0 +1,105 @@
+"""The decision log: one line for each decision, with its outcome; bounded, and it harms nobody."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from kvwise.cli.explain import command as explain
+from kvwise.core.words import Choice, Decision, Ending, Why
+from kvwise.errors import ConfigError, FrameError
+from kvwise.live.blocks import put
+from kvwise.live.decisions import DecisionLog, read_decisions
+from kvwise.live.messages import Ask, Release, Step
+from kvwise.live.store import Store
+from tests.live.support import CHUNK, SPACE, payloads, prompt, settings
+
+
+def decision(number: int) -> Decision:
+    """A load that was expected to take 0.2 s and took 0.1 s."""
+    return Decision(
+        now_ns=number,
+        request=f"r{number}",
+        namespace="t",
+        total_tokens=33,
+        local_tokens=0,
+        match_tokens=32,
+        load_tokens=32,
+        tiers={"dram": 16, "disk": 16},
+        load_s=0.2,
+        recompute_s=0.4,
+        margin=0.1,
+        choice=Choice.LOAD,
+        why=Why.FASTER,
+        actual_s=0.1,
+        ending=Ending.LOADED,
+    )
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """The last ones come back, newest last; the estimates of all of them are judged."""
+    path = tmp_path / "decisions.jsonl"
+    log = DecisionLog(path)
+    for number in range(5):
+        log.add(decision(number))
+    log.close()
+    last, estimates = read_decisions(path, 2)
+    assert last == [decision(3), decision(4)]
+    assert estimates["disk"].loads == 5
+    assert estimates["disk"].mean_bias == pytest.approx(1.0)
+    assert estimates["disk"].mean_error == pytest.approx(1.0)
+
+
+def test_a_log_ends_at_its_bound_and_keeps_the_one_before(tmp_path: Path) -> None:
+    """No line is cut, and a log of the life before lies beside."""
+    path = tmp_path / "decisions.jsonl"
+    for _ in range(2):
+        log = DecisionLog(path, bytes_max=1000)
+        for number in range(50):
+            log.add(decision(number))
+        log.close()
+    assert 0 < path.stat().st_size <= 1000
+    assert len(read_decisions(path, 50)[0]) == path.read_bytes().count(b"\n")
+    assert path.with_name("decisions.jsonl.old").exists()
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """What is no decision log is neither overwritten nor believed; a torn line is left out."""
+    path = tmp_path / "notes"
+    path.write_text("mine\n")
+    with pytest.raises(ConfigError, match="hint"):
+        DecisionLog(path)
+    with pytest.raises(FrameError, match="line 1"):
+        read_decisions(path, 5)
+    path.write_bytes(msgspec.json.encode(decision(1)) + b'\n{"now_ns":2')
+    assert read_decisions(path, 5)[0] == [decision(1)]
+
+
+def test_every_request_of_a_store_gets_its_line(tmp_path: Path) -> None:
+    """A miss, a hit that was loaded and one that was not used; `explain` shows them."""
+    path = tmp_path / "decisions.jsonl"
+    keys = prompt(1, 3)
+    with closing(Store.open(settings(tmp_path, serve_decision_log=str(path)))) as store:
+        store.join(SPACE)
+        asks = [Ask(name, SPACE.digest, keys, 0, 3 * CHUNK + 1) for name in ("miss", "hit", "no")]
+        store.ask(asks[0])
+        put(store, SPACE, keys, payloads(keys))
+        hit = store.ask(asks[1])
+        store.want(hit.lease, hit.chunks)
+        store.step(Step(releases=[Release(hit.lease, 1000, 1000, 2_000_000)]))
+        store.step(Step(releases=[Release(store.ask(asks[2]).lease)]))
+    lines, estimates = read_decisions(path, 10)
+    assert [(line.request, line.ending) for line in lines] == [
+        ("miss", Ending.COMPUTED),
+        ("hit", Ending.LOADED),
+        ("no", Ending.UNUSED),
+    ]
+    assert lines[1].actual_s == pytest.approx(0.002)
+    assert estimates["dram"].loads == 1
+    shown = CliRunner().invoke(explain, ["--log", str(path)], standalone_mode=False)
+    assert "the load took 2.0 ms" in shown.output
+    assert "dram: estimates of 1 load " in shown.output
