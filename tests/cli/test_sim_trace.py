@@ -12,7 +12,7 @@ import pytest
 from kvwise import cli
 from kvwise.sim.replay.full import VARIANTS
 from kvwise.sim.replay.profile import DEFAULT
-from tests.sim.trace.support import SAMPLE
+from tests.sim.trace.support import SAMPLE, published
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulator.md"
 
@@ -74,6 +74,16 @@ def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "plan: load" in out
     assert "\nlru  " in out
     assert "…" not in out
+
+
+@pytest.mark.slow
+def test_the_example_on_the_page_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the published conversation trace, the page shows the line that is printed."""
+    path = published("mooncake_conversation_trace.jsonl.gz")
+    _, out, _ = ran(capsys, "--trace", path, "--capacity-tokens", "3M")
+    line = next(line for line in out.splitlines() if line.startswith("lru"))
+
+    assert line.split() in [shown.split() for shown in PAGE.read_text().splitlines()]
 
 
 def test_another_profile(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

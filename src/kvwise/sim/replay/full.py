@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -117,16 +117,16 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
         tiers.append(TierSpec("network", network.size, each, 0, rate, network.latency_s))
     plan = {STACK: settings.plan, NO_CACHE: "recompute", ALWAYS: "load", WRITE_ALL: "auto"}
     own = variant in {STACK, ALWAYS}
-    return BrainConfig(
+    config = BrainConfig(
         page_bytes=each,
         tiers=tuple(tiers),
         policy=plan[variant],
-        margin=settings.margin,
         load_timeout_ns=round(settings.load_timeout_s * NS_PER_S),
         queue_bytes=max(each, settings.queue_size),
         write_bytes_per_day=settings.write_bytes_per_day if own else 0,
         eviction=settings.eviction if own else "lru",
     )
+    return config if settings.margin is None else replace(config, margin=settings.margin)
 
 
 class _Run:

@@ -81,11 +81,11 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BrainSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the brain is told."""
+    """What the brain is told; without a margin it has its own."""
 
     eviction: str = "lru"
     plan: Literal["auto", "load", "recompute"] = "auto"
-    margin: Annotated[float, Meta(ge=0, le=10)] = 0.1
+    margin: Annotated[float, Meta(ge=0, le=10)] | None = None
     load_timeout_s: Annotated[float, Meta(gt=0, le=1e6)] = 10.0
     queue_size: Bytes = 8 << 30
     write_bytes_per_day: Annotated[int, Meta(ge=0, le=1 << 60)] = 0
