@@ -87,14 +87,15 @@ def test_the_example_on_the_page_is_what_is_printed(capsys: pytest.CaptureFixtur
 
 
 def test_another_profile(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a link that is slower than computing nothing is loaded, and forced loads lose."""
+    """With a link slower than computing, loads are rare looks at it, and forced ones lose."""
     path = tmp_path / "slow.toml"
     path.write_text('name = "slow"\nlink_bytes_per_s = "1GB"\n')
     common = ("--trace", trace, "--capacity-tokens", "1M", "--profile", path)
     auto, load = (told(capsys, *common, "--plan", plan) for plan in ("auto", "load"))
 
     assert auto["hit_blocks"] == load["hit_blocks"] == load["loaded_blocks"] > 0
-    assert auto["loaded_blocks"] == auto["seconds_lost"] == 0
+    assert auto["loads"] <= auto["requests"] / 64
+    assert auto["seconds_lost"] < load["seconds_lost"] / 50
     assert load["seconds_lost"] > load["seconds_saved"] == 0
 
 
