@@ -15,7 +15,7 @@ import pytest
 from kvwise.core.layout import GroupKind
 from kvwise.engines.vllm.stores import Stores
 from kvwise.live.client import Client
-from kvwise.live.messages import Ask, Plan
+from kvwise.live.messages import Ask, Grant, Plan
 from tests.engines.toy import BLOCK, Engine, Request, disguise, kinds
 from tests.live.support import settings, thread_daemon
 
@@ -280,6 +280,22 @@ def test_the_cache_hears_what_the_engine_has_to_compute_first(
         assert [said.backlog_tokens for said in asks] == [0, 83, 133]
         assert asks[1].backlog_pairs == 83 * 83 / 2
         assert asks[0].layers == len(toy.memory[0])
+
+
+@pytest.mark.parametrize("case", ["layered", "beside"])
+@pytest.mark.parametrize("answer", [None, Grant(1, [], b""), Grant(1, [0], bytes(4))])
+def test_a_load_that_is_refused_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, answer: Grant | None
+) -> None:
+    """No pages, or fewer than were promised: the request is right in the end, the engine lives."""
+    with engine(tmp_path, case) as toy:
+        toy.run(request("first"))
+        monkeypatch.setattr(toy.scheduler._link, "want", lambda _lease, _chunks: answer)
+        second = request("second")
+        toy.run(second)
+        assert second.loads
+        assert second.failed
+        assert toy.is_right(second)
 
 
 def test_a_reset_ends_sharing(tmp_path: Path) -> None:

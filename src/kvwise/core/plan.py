@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from kvwise.core.words import Choice, Why
 
@@ -31,6 +31,9 @@ FRACTIONS = (0.25, 0.5, 0.75)
 FRACTIONED_CHUNKS_MIN = 8
 FRACTIONED_RUNS_MAX = 4
 """Where runs are priced within: the first so many of at least so many chunks."""
+
+STEPS = 64
+"""Places are looked for among so many parts of everything, or chunk by chunk if there are fewer."""
 
 TIE = 0.01
 """Cuts whose times differ by less than this share are equal: the one that computes less is taken.
@@ -255,7 +258,7 @@ class _Prices:
         computing: Computing,
     ) -> None:
         self._question = question
-        self._transfer = transfer
+        self._transfer = cache(transfer)
         self._computing = computing
         self.whole_s = computing.seconds(
             question.total_tokens - question.local_tokens, question.local_tokens
@@ -283,14 +286,14 @@ class _Prices:
 
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""
-        ends = self.ends
+        question, ends = self._question, self.ends
         found = {*ends[:RUNS_PRICED_MAX], ends[-1]}
-        found.update(self._within())
-        question = self._question
+        if len(ends) > 1:
+            found.update(self._within())
         for bound_s in (HIDDEN * question.backlog_s, question.limit_s):
             if 0 < bound_s < math.inf:
                 found.update(self._around(partial(_constant, bound_s)))
-        if question.layers and not question.sources[0][0]:
+        if self._overlaps(1):
             found.update(self._around(self._rest_s))
         return found
 
@@ -304,9 +307,14 @@ class _Prices:
                 yield begin + int((end - begin) * fraction)
 
     def _around(self, bound_s: Callable[[int], float]) -> Iterator[int]:
-        """The last cut whose load takes no longer than a bound that never grows, and the next."""
-        low, high = 0, self.ends[-1] + 1
-        while high - low > 1:
+        """About the last cut whose load takes no longer than a bound that never grows; the next.
+
+        Nothing when all of it does not: the end is priced anyway.
+        """
+        low, high = 0, self.ends[-1]
+        if self._transfer(high).total_s <= bound_s(high):
+            return
+        while high - low > max(1, self.ends[-1] // STEPS):
             middle = (low + high) // 2
             if self._transfer(middle).total_s <= bound_s(middle):
                 low = middle
@@ -314,8 +322,7 @@ class _Prices:
                 high = middle
         if low:
             yield low
-        if high <= self.ends[-1]:
-            yield high
+        yield high
 
     def _covered(self, chunks: int) -> int:
         """Tokens on the device after a cut."""

@@ -39,4 +39,5 @@ def chunk_blocks(
 
 def grant_pages(pages: bytes, chunks: int) -> Addresses:
     """Page numbers of a grant, one row for each of its chunks."""
-    return np.frombuffer(pages, dtype="<u4").astype(np.int64).reshape(chunks, -1)
+    each = len(pages) // 4 // max(1, chunks)
+    return np.frombuffer(pages, dtype="<u4").astype(np.int64).reshape(chunks, each)
