@@ -22,7 +22,7 @@ VERBS: Final = {
     "serve": "Run the cache daemon of this node.",
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
-    "sim": "Run the brain in virtual time with faults, and check every command.",
+    "sim": "Run the brain in virtual time: under faults, or over a trace of requests.",
     "trace": "Show what is in a trace of requests, or make one up.",
     "bench": "Measure tiers, engine and other caches beside yardsticks of the same minute.",
 }

@@ -47,13 +47,15 @@ class Mode(Enum):
 
     FAULTS = "runs with faults"
     TRACE = "--trace"
+    STACK = "--stack"
     GRID = "--grid"
 
 
 _MODES_OF = {
     **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every", "log"), (Mode.FAULTS,)),
-    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE,)),
-    **dict.fromkeys(Replaying.__annotations__, (Mode.TRACE,)),
+    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE, Mode.STACK)),
+    **dict.fromkeys(("policy", "plan", "capacity_tokens"), (Mode.TRACE,)),
+    **dict.fromkeys(("stack", "speed"), (Mode.STACK,)),
     "profile": (Mode.TRACE, Mode.GRID),
     "named": (Mode.GRID,),
 }
@@ -96,6 +98,7 @@ Examples:
   kvwise sim --replay events.kvlog
   kvwise sim --trace trace.jsonl.gz --policy lru --capacity-tokens 1M,3M,10M
   kvwise sim --trace folder/ --start-every 200 --capacity-tokens 1M --json
+  kvwise sim --trace trace.jsonl.gz --stack stack.toml --speed 2 --jobs 4
   kvwise sim --grid --jobs 4
 """
 )
@@ -176,16 +179,18 @@ def command(
     With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
     an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
 
+    With --stack as well, whole machines are simulated, with engines, links and drives that queue.
+
     With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
     rates: always loaded, always computed, and whichever the brain chooses.
     """
-    mode = _mode(said["grid"], bool(traces))
+    mode = _mode(said["grid"], bool(traces), said["stack"] is not None)
     if mode is not Mode.FAULTS:
         take_kills_as_ctrl_c()
     if mode is Mode.GRID:
         profile = profile_in(said["profile"])
         return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
-    if mode is Mode.TRACE:
+    if mode is not Mode.FAULTS:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
         verdict, _ = replay(log)
@@ -208,15 +213,18 @@ def command(
     return EXIT_BROKEN if summary.failed else 0
 
 
-def _mode(grid: bool, traced: bool) -> Mode:
+def _mode(grid: bool, traced: bool, stacked: bool) -> Mode:
     """The mode that was asked for.
 
     Raises:
         click.UsageError: an option says something about another one.
     """
+    if stacked and not traced:
+        raise click.UsageError("--stack needs --trace")
     if grid and traced:
         raise click.UsageError("--grid and --trace are two different things to run")
-    mode = Mode.GRID if grid else Mode.TRACE if traced else Mode.FAULTS
+    traces = Mode.STACK if stacked else Mode.TRACE
+    mode = Mode.GRID if grid else traces if traced else Mode.FAULTS
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""

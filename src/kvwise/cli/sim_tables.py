@@ -17,13 +17,8 @@ def show_results(
     trace: Trace, profile: Profile, results: Sequence[Result], console: Console
 ) -> None:
     """Every run, beside an exact LRU and foresight."""
-    run, plan = results[0].run, results[0].job.plan
-    console.print(
-        f"{trace.format}: {run.requests:,} requests, {run.input_blocks:,} blocks of "
-        f"{trace.block_tokens} tokens; plan {plan}",
-        soft_wrap=True,
-    )
-    _heading(profile, console)
+    heading(trace, profile, console)
+    console.print(f"plan: {results[0].job.plan}\n")
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     table.add_column("policy", no_wrap=True)
     for name in ("tokens", "memory", "hits", "LRU", "best", "closed", "written", "saved", "lost"):
@@ -59,9 +54,13 @@ def _short(tokens: int) -> str:
     return str(tokens)
 
 
-def _heading(profile: Profile, console: Console) -> None:
-    """Whose speeds these are."""
+def heading(trace: Trace, profile: Profile, console: Console) -> None:
+    """What is run, and whose speeds these are."""
+    blocks = sum(len(request.blocks) for request in trace.requests)
     console.print(
-        f"profile: {profile.name}, as of {profile.as_of}; {profile.source}", soft_wrap=True
+        f"{trace.format}: {len(trace.requests):,} requests, {blocks:,} blocks of "
+        f"{trace.block_tokens} tokens",
+        soft_wrap=True,
     )
-    console.print()
+    console.print(f"profile: {profile.name}, as of {profile.as_of}", soft_wrap=True)
+    console.print(f"{profile.source}\n", soft_wrap=True)

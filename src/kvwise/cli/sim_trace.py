@@ -17,7 +17,8 @@ import msgspec
 from rich.console import Console
 
 from kvwise.bench.progress import Terminal
-from kvwise.cli.reading import Reading, options_of
+from kvwise.cli.reading import Finite, Reading, options_of
+from kvwise.cli.sim_stack import run_stack
 from kvwise.cli.sim_tables import show_results
 from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError
@@ -45,6 +46,8 @@ class Replaying(TypedDict):
     plan: str
     capacity_tokens: str | None
     profile: Path | None
+    stack: Path | None
+    speed: float
 
 
 _OPTIONS: Final = (
@@ -72,6 +75,18 @@ _OPTIONS: Final = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help=f"With --trace or --grid: how fast the model is, as TOML, instead of {DEFAULT}.",
     ),
+    click.option(
+        "--stack",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="With --trace: run the machines that this TOML file describes, with all their queues.",
+    ),
+    click.option(
+        "--speed",
+        type=Finite(1e-6, 1e6),
+        default=1.0,
+        show_default=True,
+        help="With --stack: let requests arrive so many times as fast.",
+    ),
 )
 
 
@@ -85,7 +100,10 @@ def replaying(command: Command) -> Command:
 def run_trace(
     paths: Sequence[Path], reading: Reading, said: Replaying, *, jobs: int, as_json: bool
 ) -> int:
-    """Run a trace against one tier, once for each policy and capacity."""
+    """Run a trace against one tier, once for each policy and capacity, or on a stack."""
+    if said["stack"] is not None:
+        where = (said["stack"], said["speed"])
+        return run_stack(paths, reading, where, jobs=jobs, as_json=as_json)
     if said["capacity_tokens"] is None:
         raise click.UsageError("--trace needs --capacity-tokens or --stack")
     wanted = [

@@ -41,10 +41,15 @@ class Call:
         keys: of its blocks, joined.
         tokens: of the prompt that are on the device.
         coming: how many more will be when a load is over.
+        found_blocks: matched on the device or in the cache, loaded or not.
+        known_blocks: that the cache has for sure.
         local_blocks: found on the device.
+        held_blocks: room on the device that is set aside for it.
         loaded: tokens that were loaded, by tier.
         wait_s: how long its load took, 0 without one.
-        copied_bytes, copy_ns: of the load under way.
+        is_late: whether a load was given up.
+        copied_chunks, copy_ns: of its load, that were copied to the device, and how long it took.
+        left_tokens: of the answer.
         first_ns: when its first token was there.
     """
 
@@ -56,6 +61,7 @@ class Call:
     keys: bytes
     tokens: int = 0
     coming: int = 0
+    found_blocks: int = 0
     known_blocks: int = 0
     local_blocks: int = 0
     held_blocks: int = 0
@@ -96,6 +102,7 @@ class Engine:
 
     Attributes:
         busy_s: seconds of all steps.
+        prompts_s: of them, what prompts alone would have taken.
         computed_tokens: tokens of prompts in them.
     """
 
@@ -115,6 +122,7 @@ class Engine:
         self._is_stepping = False
         self._decode_began: tuple[int, int, int] | None = None
         self.busy_s = 0.0
+        self.prompts_s = 0.0
         self.computed_tokens = 0
 
     def on_first(self, told: Callable[[Call], None]) -> None:
@@ -174,8 +182,9 @@ class Engine:
         )  # fmt: skip
         plan = planned(self._node.say(asked))
         self._running[call.number] = call
+        call.found_blocks = plan.decision.match_tokens // chunk
         if not call.local_blocks:
-            call.known_blocks = plan.decision.match_tokens // chunk
+            call.known_blocks = call.found_blocks
         if not plan.lease:
             self._ready(call)
             return
@@ -258,6 +267,7 @@ class Engine:
             tokens += new
             pairs += new * (call.tokens + new / 2)
         prompts_s = profile.step_s + profile.token_s * tokens + profile.pair_s * pairs
+        self.prompts_s += prompts_s
         decoding = len(self._decoding)
         least_s = profile.decode_step_s if decoding else 0.0
         seconds = max(prompts_s, least_s) + profile.decode_token_s * decoding

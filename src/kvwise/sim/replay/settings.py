@@ -20,6 +20,8 @@ _FILE_BYTES_MAX = 1 << 20
 _SIZES = ("size", "_bytes", "_bytes_per_token", "_bytes_per_s")
 """Keys that end so may be written as text with a unit."""
 
+_HINT = "hint: docs/simulator.md has an example"
+
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 60)]
 Rate = Annotated[float, Meta(gt=0, le=1e18)]
@@ -42,7 +44,7 @@ def read_toml(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (RecursionError, ValueError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}; {_HINT}") from error
 
 
 def understand(values: object, kind: type[T], source: str) -> T:
@@ -54,7 +56,7 @@ def understand(values: object, kind: type[T], source: str) -> T:
     try:
         return msgspec.convert(_sized(values, ""), kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_spoken(str(error))}") from error
+        raise ConfigError(f"{source}: {_spoken(str(error))}; {_HINT}") from error
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
 

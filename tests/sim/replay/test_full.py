@@ -1,0 +1,289 @@
+"""A whole stack over a trace: times worked out by hand, what adds up, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvwise.errors import ConfigError
+from kvwise.sim.replay.full import (
+    ALWAYS,
+    NO_CACHE,
+    STACK,
+    VARIANTS,
+    Account,
+    _Run,
+    capacity_blocks,
+    run_full,
+)
+from kvwise.sim.replay.profile import DEFAULT, PROFILES
+from kvwise.sim.replay.stack import Disk, Stack, read_stack, stack_of
+from kvwise.sim.replay.sweep import bounds_of
+from kvwise.sim.replay.tape import Tape, tape_of
+from tests.sim.replay.support import made, trace_of
+from tests.sim.trace.support import quiet, reuse_of
+
+PROFILE = PROFILES[DEFAULT]
+TOKENS = 512
+OBJECT_BYTES = TOKENS * PROFILE.kv_bytes_per_token
+SECTIONS: dict[str, dict[str, Any]] = {
+    "engine": {"count": 2},
+    "device": {"kv_tokens": 30_000},
+    "dram": {"size": "20GiB"},
+    "disk": {
+        "size": "200GiB",
+        "read_bytes_per_s": "14GB",
+        "write_bytes_per_s": "10GB",
+        "drives": 2,
+    },
+}
+
+
+def stack(**changes: dict[str, Any]) -> Stack:
+    """A small stack, with other values for some keys."""
+    names = {**SECTIONS, **changes}
+    return stack_of(
+        {name: {**SECTIONS.get(name, {}), **changes.get(name, {})} for name in names}, "made"
+    )
+
+
+@cache
+def chats() -> Tape:
+    """A trace that is made up."""
+    return tape_of(made(400))
+
+
+def ran(tape: Tape, machines: Stack, variant: str = STACK, speed: float = 1.0) -> Account:
+    """Run one variant."""
+    return run_full(tape, machines, variant, speed, quiet)
+
+
+def with_outputs(tape: Tape, *tokens: int) -> Tape:
+    """The same prompts with answers of so many tokens."""
+    columns = tape.output_tokens.copy()
+    columns[:] = tokens
+    return replace(tape, output_tokens=columns)
+
+
+def test_alone_a_prompt_takes_its_steps() -> None:
+    """A prompt of an idle engine is computed in steps of so many tokens, each by the law."""
+    tape = tape_of(trace_of([[1, 2, 3, 4, 5]], TOKENS))
+    found = ran(tape, stack(engine={"count": 1, "step_tokens": 1_000}))
+    steps = [(1_000, 0), (1_000, 1_000), (560, 2_000)]
+
+    assert found.ttft_s == pytest.approx(
+        [sum(PROFILE.step_s + PROFILE.compute_s(*step) for step in steps)]
+    )
+
+
+def test_who_decodes_is_interrupted_at_the_next_step() -> None:
+    """A prompt that comes while another request decodes waits for the step that is under way."""
+    tape = with_outputs(tape_of(trace_of([[1], [2]], TOKENS)), 1_000, 1)
+    found = ran(tape, stack(engine={"count": 1}))
+    first_s = PROFILE.step_s + PROFILE.compute_s(TOKENS, 0)
+    each_s = PROFILE.decode_step_s + PROFILE.decode_token_s
+    waits_s = each_s - (1.0 - first_s) % each_s
+    mixed_s = first_s + PROFILE.decode_token_s
+
+    assert found.ttft_s == pytest.approx([first_s, waits_s + mixed_s])
+
+
+def test_a_prompt_comes_back_from_memory() -> None:
+    """What no longer is on the device is copied from memory, but for the last block."""
+    prompts = [[1, 1, 1], [2, 2, 2], [1, 1, 1]]
+    tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1)
+    found = ran(tape, stack(engine={"count": 1}, device={"kv_tokens": 4 * TOKENS}))
+    load_s = PROFILE.load_s(2 * OBJECT_BYTES)
+    step_s = PROFILE.step_s + PROFILE.compute_s(TOKENS, 2 * TOKENS)
+
+    assert found.hit_tokens == {"device": 0, "dram": 2 * TOKENS}
+    assert found.read_bytes["dram"] == 2 * OBJECT_BYTES
+    assert found.ttft_s[2] == pytest.approx(load_s + step_s)
+
+
+def test_a_prompt_comes_back_from_drives() -> None:
+    """What was evicted from memory is read from the drives, written there only once."""
+    prompts = [[1, 1, 1], [2, 2, 2], [3, 3, 3], [1, 1, 1]]
+    tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1, 1)
+    machines = stack(
+        engine={"count": 1},
+        device={"kv_tokens": 4 * TOKENS},
+        dram={"size": 6 * OBJECT_BYTES},
+    )
+    found = ran(tape, machines, ALWAYS)
+    read_s = 1e-4 + 2 * OBJECT_BYTES / 28e9
+    step_s = PROFILE.step_s + PROFILE.compute_s(TOKENS, 2 * TOKENS)
+
+    assert found.hit_tokens == {"device": 0, "disk": 2 * TOKENS}
+    assert found.read_bytes["disk"] == 2 * OBJECT_BYTES
+    assert found.written_bytes["disk"] == 9 * OBJECT_BYTES
+    assert found.ttft_s[3] == pytest.approx(read_s + PROFILE.load_s(OBJECT_BYTES) + step_s)
+
+
+def test_a_prompt_comes_back_over_the_network() -> None:
+    """Without drives, what was evicted from memory is fetched from the store below it."""
+    prompts = [[1, 1, 1], [2, 2, 2], [3, 3, 3], [1, 1, 1]]
+    tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1, 1)
+    rates = {"size": "1TB", "read_bytes_per_s": "50GB", "write_bytes_per_s": "50GB"}
+    sections = {**SECTIONS, "network": rates, "dram": {"size": 6 * OBJECT_BYTES}}
+    sections |= {"engine": {}, "device": {"kv_tokens": 4 * TOKENS}}
+    del sections["disk"]
+    found = ran(tape, stack_of(sections, "made"), ALWAYS)
+    read_s = 1e-3 + 2 * OBJECT_BYTES / 50e9
+    step_s = PROFILE.step_s + PROFILE.compute_s(TOKENS, 2 * TOKENS)
+
+    assert found.hit_tokens == {"device": 0, "network": 2 * TOKENS}
+    assert found.life_years is None
+    assert found.ttft_s[3] == pytest.approx(read_s + PROFILE.load_s(OBJECT_BYTES) + step_s)
+
+
+PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(
+    prompts=PROMPTS,
+    objects=st.tuples(st.integers(1, 8), st.integers(1, 12)),
+    running_max=st.integers(1, 3),
+    variant=st.sampled_from(VARIANTS),
+    speed=st.sampled_from([1.0, 100.0]),
+)
+def test_any_small_stack_serves_everything(
+    prompts: list[list[int]],
+    objects: tuple[int, int],
+    running_max: int,
+    variant: str,
+    speed: float,
+) -> None:
+    """However little room there is, every request is served, and the brain's state is sound."""
+    tape = tape_of(trace_of(prompts, TOKENS))
+    machines = stack(
+        engine={"count": 2, "running_max": running_max, "step_tokens": 700},
+        device={"kv_tokens": 7 * TOKENS},
+        dram={"size": objects[0] * OBJECT_BYTES},
+        disk={"size": objects[1] * OBJECT_BYTES, "read_bytes_per_s": 1e10},
+    )
+    run = _Run(tape, machines, variant, speed)
+    found = run.run(quiet)
+    run._node.brain.check()
+
+    assert found.computed_tokens + sum(found.hit_tokens.values()) == tape.input_tokens.sum()
+    assert found.requests == len(prompts)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("routing", ["least-work", "prefix", "in-turn"])
+def test_every_token_is_accounted_for(variant: str, routing: str) -> None:
+    """Each token of a prompt is computed or comes from one tier, and no bytes from nowhere."""
+    tape, machines = chats(), stack(engine={"count": 2, "routing": routing})
+    found = ran(tape, machines, variant)
+    bound = bounds_of(reuse_of(made(400)), capacity_blocks(machines, TOKENS))
+    loaded = sum(tokens for tier, tokens in found.hit_tokens.items() if tier != "device")
+
+    assert found.computed_tokens + sum(found.hit_tokens.values()) == tape.input_tokens.sum()
+    assert found.read_bytes["dram"] == loaded * PROFILE.kv_bytes_per_token
+    assert found.hit_ratio <= bound.clairvoyant_hit_ratio
+    assert len(found.ttft_s) == tape.requests
+    assert min(found.ttft_s) > 0
+    assert 0 < found.gpu_s < found.seconds * 2
+
+
+def test_without_cache_nothing_moves() -> None:
+    """The run without a cache loads and writes nothing, and computes more than the others."""
+    none, some = (ran(chats(), stack(), variant) for variant in (NO_CACHE, STACK))
+
+    assert set(none.read_bytes.values()) == set(none.written_bytes.values()) == {0}
+    assert set(none.hit_tokens) == {"device"}
+    assert none.computed_tokens > some.computed_tokens
+    assert none.life_years is None
+    assert some.against(none)[0] > some.against(none)[1]
+
+
+def test_the_same_again_is_the_same() -> None:
+    """Equal inputs give equal accounts, the digest of all commands included; others do not."""
+    first, again = (ran(chats(), stack()) for _ in range(2))
+    faster = ran(chats(), stack(), speed=4.0)
+
+    assert first == again
+    assert first.digest != faster.digest
+    assert faster.seconds < first.seconds / 2
+    assert sum(faster.ttft_s) > sum(first.ttft_s)
+
+
+def test_late_loads_are_given_up_and_computed() -> None:
+    """Loads that drives are too slow for end at their deadline, and their prompts are computed."""
+    slow = {"read_bytes_per_s": 1e6, "write_bytes_per_s": 1e12}
+    machines = stack(
+        device={"kv_tokens": 20_000},
+        dram={"size": 20 * OBJECT_BYTES},
+        disk=slow,
+        brain={"load_timeout_s": 0.5},
+    )
+    found = ran(chats(), machines, ALWAYS)
+
+    assert found.late > 0
+    assert found.computed_tokens + sum(found.hit_tokens.values()) == chats().input_tokens.sum()
+
+
+def test_drives_last_as_their_maker_says() -> None:
+    """Drives that are written whole once a day last for their warranty, less what is lost."""
+    disk = Disk(size=10**12, read_bytes_per_s=1e9, write_bytes_per_s=1e9, drives=2)
+
+    assert disk.life_years(10**12, 86_400) == pytest.approx(5.0 / 1.1)
+    assert disk.life_years(0, 86_400) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "missing required field `device`"),
+        ("engine = 1", "engine: it is a section"),
+        ("[engine]\ncount = 0", "engine.count: "),
+        ("[engine]\ncounts = 1", "counts"),
+        ('[engine]\nprofile = "x"', "there is no 'x'"),
+        ('[engine]\nrouting = "x"', "engine.routing: "),
+        ("[engine]\ntoken_s = -1.0", "token_s: "),
+        ("[engine]\n[device]\nkv_tokens = 1e3", "device.kv_tokens: "),
+        ("[engine]\n[device]\nkv_tokens = 1000", "dram"),
+        ('[engine]\n[device]\nkv_tokens = 1000\n[dram]\nsize = "1XB"', "dram.size: not a size"),
+        ('[engine]\n[device]\nkv_tokens = 9\n[dram]\nsize = "1TB"\n[brian]', "brian"),
+        (
+            '[engine]\n[device]\nkv_tokens = 9\n[dram]\nsize = "1TB"\n[brain]\neviction = "x"',
+            "brain.eviction: there is no 'x'",
+        ),
+        (
+            '[engine]\n[device]\nkv_tokens = 9\n[dram]\nsize = "1TB"\n[disk]\nsize = "1TB"',
+            "read_bytes_per_s",
+        ),
+        (
+            (
+                'device.kv_tokens = 9\ndram.size = "1TB"\ndisk.size = "1TB"\ndisk.mixed = 1.5\n'
+                "disk.read_bytes_per_s = 1e9\ndisk.write_bytes_per_s = 1e9"
+            ),
+            "disk.mixed: ",
+        ),
+    ],
+)
+def test_a_wrong_stack_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    """What cannot be a stack is an error that names the file and the key."""
+    path = tmp_path / "stack.toml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        read_stack(path)
+    assert str(path) in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_a_stack_that_can_not_serve_the_trace_is_refused() -> None:
+    """Devices without room for the longest request, and an arena without any, name their keys."""
+    with pytest.raises(ConfigError, match=r"device\.kv_tokens: 1024 tokens .*; hint: at least"):
+        ran(chats(), stack(device={"kv_tokens": 1_024}))
+    with pytest.raises(ConfigError, match=r"dram\.size: 1024 bytes hold no object"):
+        ran(chats(), stack(dram={"size": 1_024}))
