@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kvwise.core.brain import Brain
 from kvwise.core.govern import DAY_NS, Governor
+from kvwise.core.hints import Hints
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
 from kvwise.core.stores import Stores
 from kvwise.core.words import (
@@ -21,7 +22,6 @@ from kvwise.core.words import (
     Event,
     Filled,
     Granted,
-    Hints,
     Joined,
     Offered,
     Planned,

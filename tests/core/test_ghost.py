@@ -21,7 +21,7 @@ def key_of(number: int) -> bytes:
 
 
 class GhostMachine(RuleBasedStateMachine):
-    """Any puts, beside a dictionary in the order in which keys first came."""
+    """Any puts, beside a dictionary in the order in which keys came."""
 
     def __init__(self) -> None:
         """Both know nothing."""
@@ -32,12 +32,13 @@ class GhostMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def put(self, number: int) -> None:
-        """A key is remembered with a newer stamp; a known one keeps its place."""
+        """A key is remembered with a newer stamp, and is the last to be forgotten."""
         self.stamp += 1
         lost = 0
         if number not in self.model and len(self.model) == ROOM:
             _, lost = self.model.popitem(last=False)
         self.model[number] = self.stamp
+        self.model.move_to_end(number)
         assert self.ghost.put(*Ghost.halves(key_of(number), 0), self.stamp) == lost
 
     @invariant()

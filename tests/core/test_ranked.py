@@ -19,7 +19,7 @@ BACK, NEVER = 0, 1
 def taught(policy: str) -> Candidates:
     """A policy that has seen that prompts of one namespace come back."""
     made = Candidates(POLICIES[policy])
-    made.stay.note(300.0)
+    made.stay.note(300.0, 0.0)
     for _ in range(400):
         back, never = made.new(space=BACK), made.new(space=NEVER)
         made.wait(5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,17 +12,18 @@ from kvwise.core.brain import Brain
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.keys import KEY_BYTES
 from kvwise.core.words import Filled, Granted, Observed, Offered, Released, Store, Why
-from kvwise.core.worth import Bundle, SeenBefore, Worth
+from kvwise.core.worth import Bundle, Worth
 from tests.core.tiny import KEYS, SPACE, ask, brain, finish, pick, store
 
 DISK = 1
 
 
-class Said:
+class Said(Worth):
     """Chances as a test says them, one for each row in the order of a chain."""
 
-    def __init__(self, chances: Sequence[float]) -> None:
+    def __init__(self, made: Brain, chances: Sequence[float]) -> None:
         """Rows are told by `rows`."""
+        super().__init__(made._world)
         self.chances = chances
         self.rows: list[int] = []
         self.horizons_ns: list[int] = []
@@ -32,11 +33,9 @@ class Said:
         self.horizons_ns.append(horizon_ns)
         return self.chances[self.rows.index(row)]
 
-    def stored(self, rows: Iterable[int]) -> None:
-        """Nothing to learn."""
-
-    def used(self, rows: Iterable[int]) -> None:
-        """Nothing to learn."""
+    def may_enter(self, stamp: int, hints: Hints) -> bool:
+        """Everything."""
+        return True
 
 
 def rows_of(made: Brain) -> list[int]:
@@ -48,9 +47,9 @@ def weigh(
     made: Brain, chances: Sequence[float], hints: Hints = NO_HINTS, stay_ns: int = 10**12
 ) -> tuple[list[Bundle], int]:
     """The bundles of KEYS under such chances."""
-    said = Said(chances)
+    said = Said(made, chances)
     said.rows = rows_of(made)
-    return Worth(made._world, said).bundles(DISK, said.rows, hints, stay_ns)
+    return said.bundles(DISK, said.rows, hints, stay_ns)
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8))
@@ -63,7 +62,7 @@ def test_bundles_are_the_best_way_to_cut(chances: list[float]) -> None:
     worths = [bundle.value_s / bundle.size_bytes for bundle in bundles]
     assert worths == sorted(worths, reverse=True)
 
-    worth, space = Worth(made._world, SeenBefore()), made._world.spaces[0]
+    worth, space = Worth(made._world), made._world.spaces[0]
     values = [chance * worth.gain_s(DISK, space, n) for n, chance in enumerate(chances)]
     size_bytes = bundles[0].size_bytes // len(bundles[0].rows)
     for price in (0.0, 1e-9, 3e-7, 1e-6):
@@ -87,7 +86,7 @@ def test_deep_blocks_are_worth_more() -> None:
     for n in (64, 256, 1024):
         made.handle(Observed(1, 1, SPACE.digest, n, n * n / 2, 1e-4 * n + 1e-6 * n * n / 2))
     store(made)
-    worth = Worth(made._world, SeenBefore())
+    worth = Worth(made._world)
     space = made._world.spaces[0]
     gains = [worth.gain_s(DISK, space, depth) for depth in range(8)]
     assert gains == sorted(gains)
@@ -102,7 +101,7 @@ def test_what_loads_slower_than_it_computes_is_worth_nothing() -> None:
         for n in (64, 256, 1024) * 10:
             made.handle(Observed(1, 1, SPACE.digest, n, n * n / 2, 1e-9 * n))
         commands = store(made)
-        gain_s = Worth(made._world, SeenBefore()).gain_s(DISK, made._world.spaces[0], 0)
+        gain_s = Worth(made._world).gain_s(DISK, made._world.spaces[0], 0)
         assert gain_s * sign > 0
         refused = made.snapshot()["counters"]["refused"]
         assert refused.get("disk|worth", 0) == (8 if policy == "auto" else 0)
@@ -118,17 +117,17 @@ def test_hints_change_worth() -> None:
     )
     assert high.value_s == pytest.approx(4 * plain.value_s)
     assert low.value_s == pytest.approx(plain.value_s / 4)
-    said = Said([0.5] * 8)
+    said = Said(made, [0.5] * 8)
     said.rows = rows_of(made)
-    Worth(made._world, said).bundles(DISK, said.rows, Hints(ttl_s=2.5), 10**12)
+    said.bundles(DISK, said.rows, Hints(ttl_s=2.5), 10**12)
     assert set(said.horizons_ns) == {2_500_000_000}
 
 
 def test_what_was_declined_is_taken_with_what_follows() -> None:
     """A prefix that was not worth it goes down together with a continuation that is."""
     made = brain()
-    said = Said([0.0] * 8)
-    made._stores.reuse, made._stores._worth = said, Worth(made._world, said)
+    said = Said(made, [0.0] * 8)
+    made._stores._worth = said
     first, second = KEYS[: 4 * KEY_BYTES], KEYS[4 * KEY_BYTES :]
     said.rows = [*range(1000)]
     said.chances = [0.0] * 1000
@@ -147,18 +146,11 @@ def test_what_was_declined_is_taken_with_what_follows() -> None:
 def test_use_is_a_second_chance() -> None:
     """What was declined is weighed again when a request has used it."""
     made = brain(chance_min=0.2)
+    said = made._stores._worth = Said(made, [0.0] * 1000)
+    said.rows = [*range(1000)]
     assert not any(isinstance(c, Store) for c in store(made))
+    said.chances = [0.5] * 1000
     planned = ask(made)
     commands = made.handle(Released(5, 1, planned.lease))
     assert len(pick(commands, Store).items) == 8
     assert made.snapshot()["counters"]["refused"] == {f"disk|{Why.WORTH.value}": 8}
-
-
-def test_seen_before() -> None:
-    """Use is remembered by row, and forgotten when the row is another block."""
-    seen = SeenBefore()
-    assert seen.chance(7, 1) == 0.1
-    seen.used([7])
-    assert (seen.chance(7, 1), seen.chance(6, 1)) == (0.5, 0.1)
-    seen.stored([7])
-    assert seen.chance(7, 1) == 0.1

@@ -1,7 +1,7 @@
 """Ghost: keys of blocks that are not here, and when they were last used. It holds no bytes.
 
 It tells a block that comes back from one that is new: what was evicted or never taken in is learned
-from as well. A key takes some 30 bytes; keys that came longest ago are forgotten first, so those of
+from as well. A key takes some 40 bytes; keys that came longest ago are forgotten first, so those of
 a chain should come from its end to its beginning.
 """
 
@@ -17,38 +17,55 @@ _KEY = struct.Struct("<QQ")
 
 
 class Ghost:
-    """A ring of keys with the stamp of their last use; a key that came again left a gap behind."""
+    """Keys with the stamp of their last use, in the order in which they came."""
 
     def __init__(self, keys_max: int = GHOSTS_MAX) -> None:
         """No keys."""
         self._max = keys_max
         self._hi, self._lo, self._stamp = array("Q"), array("Q"), array("I")
+        self._older, self._newer = array("I"), array("I")
         self._table = Table(self._hi, self._lo)
-        self._next = 0
+        self._oldest = self._newest = EMPTY
 
     def __len__(self) -> int:
-        return sum(self._table.counts)
+        return len(self._stamp)
 
     def put(self, hi: int, lo: int, stamp: int) -> int:
         """Remember a key by its halves; the stamp of one that is forgotten for it, or 0."""
-        table = self._table
-        row = table.find(hi, lo)
+        row, lost = self._table.find(hi, lo), 0
         if row != EMPTY:
-            table.remove(row)
-            self._stamp[row] = 0
-        row, lost = self._next, 0
-        if row == len(self._stamp):
-            self._hi.append(hi)
-            self._lo.append(lo)
-            self._stamp.append(stamp)
+            self._unlink(row)
+            self._stamp[row] = stamp
         else:
-            lost = self._stamp[row]
-            if lost:
-                table.remove(row)
+            row = len(self._stamp)
+            if row < self._max:
+                for column in (self._hi, self._lo, self._stamp, self._older, self._newer):
+                    column.append(0)
+            else:
+                row = self._oldest
+                lost = self._stamp[row]
+                self._unlink(row)
+                self._table.remove(row)
             self._hi[row], self._lo[row], self._stamp[row] = hi, lo, stamp
-        table.insert(row, hi, lo)
-        self._next = (row + 1) % self._max
+            self._table.insert(row, hi, lo)
+        self._older[row], self._newer[row] = self._newest, EMPTY
+        if self._newest != EMPTY:
+            self._newer[self._newest] = row
+        else:
+            self._oldest = row
+        self._newest = row
         return lost
+
+    def _unlink(self, row: int) -> None:
+        older, newer = self._older[row], self._newer[row]
+        if older != EMPTY:
+            self._newer[older] = newer
+        else:
+            self._oldest = newer
+        if newer != EMPTY:
+            self._older[newer] = older
+        else:
+            self._newest = older
 
     def has(self, hi: int, lo: int) -> bool:
         """Whether a key is remembered, by its halves."""
@@ -82,5 +99,5 @@ class Ghost:
 
     def size_bytes(self) -> int:
         """Bytes of everything here."""
-        parts = (self._hi, self._lo, self._stamp)
+        parts = (self._hi, self._lo, self._stamp, self._older, self._newer)
         return sum(part.itemsize * len(part) for part in parts) + self._table.size_bytes()

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT, chain_keys
-from kvwise.core.words import DRAM, Cleared, Command, Event, Granted, Hints, Offered
+from kvwise.core.words import DRAM, Cleared, Command, Event, Granted, Offered
 from kvwise.errors import KvwiseError
 from kvwise.sim.checkers import at_rest, audit, empty
 from kvwise.sim.dice import Dice

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from kvwise.core.hints import Hints
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import (
     Asked,
     Filled,
-    Hints,
     Observed,
     Offered,
     Planned,

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from kvwise.core.brain import Brain
-from kvwise.core.words import Hints, Tick, TierSpec
+from kvwise.core.hints import Hints
+from kvwise.core.words import Tick, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.brains import CLIENT, space_of, teach

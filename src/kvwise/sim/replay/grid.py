@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from kvwise.core.brain import Brain
+from kvwise.core.hints import Hints
 from kvwise.core.keys import KEY_BYTES
-from kvwise.core.words import Hints, Recovered, TierSpec
+from kvwise.core.words import Recovered, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.sim.replay.brains import CLIENT, Space, space_of, teach
 from kvwise.sim.replay.engine import Call, Engine, EngineSpec

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from kvwise.core.evict import POLICIES
+from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.profile import Profile, profile_of
 from kvwise.sim.replay.settings import Bytes, Count, Rate, Seconds, Share, read_toml, understand
