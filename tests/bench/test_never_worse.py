@@ -49,9 +49,16 @@ def cell(rate: float, *, loads: bool, auto_ms: float = 510.0, jitter_s: float = 
 def test_a_cell_is_judged_by_the_better_policy() -> None:
     """The ratio is to loading here; break-even and estimates come from the decisions."""
     row = cell(50.0, loads=True).row()
-    assert (row["ttft_ratio"], row["auto_loads"], row["from_disk"]) == (1.02, 3, True)
+    assert (row["ttft_ratio"], row["auto_loads"], row["disk_share"]) == (1.02, 3, 1.0)
     assert row["break_even_mb_per_s"] == 30.0
     assert row["load_estimate_ratio"] == 1.25
+
+
+def test_what_was_left_in_memory_is_no_load_from_disk() -> None:
+    """A choice that loads one chunk from memory and computes the rest counts as computing."""
+    some = cell(50.0, loads=False)
+    some.decisions["auto"] = [replace(LOADED, load_tokens=32, tiers={"dram": 32})] * 3
+    assert some.row()["auto_loads"] == 0
 
 
 @pytest.mark.parametrize(

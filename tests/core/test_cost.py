@@ -77,6 +77,15 @@ def test_deviation_falls_with_samples() -> None:
     assert wild.deviation_s(2 * 10**7) > 0.3 * wild.seconds(2 * 10**7)
 
 
+def test_a_bad_first_guess_is_no_noise() -> None:
+    """An engine that is steady, but twenty times slower than guessed, is not doubted for that."""
+    costs = Recompute(1e-4)
+    for step in range(12):
+        new = 500 + 40 * (step % 3)
+        costs.learn(new, new * new / 2, 2e-3 * new)
+    assert costs.deviation_s(1000, 0) < 0.1 * costs.seconds(1000, 0)
+
+
 def test_a_crowd_is_a_factor() -> None:
     """Steps that take 5 % longer for each further request do not bend the time of one alone."""
     costs = Recompute(1e-3)

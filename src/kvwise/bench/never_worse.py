@@ -30,7 +30,7 @@ from kvwise.bench.rows import Row, Rows
 from kvwise.bench.server import BLOCK_TOKENS, Engine, EngineOptions
 from kvwise.bench.slow_serve import Orders
 from kvwise.core.layout import default_chunk_tokens
-from kvwise.core.words import Choice, Decision
+from kvwise.core.words import Decision
 from kvwise.units import GIB, KIB, round_up
 
 POLICIES = ("load", "recompute", "auto")
@@ -89,8 +89,8 @@ class Cell:
 
     @property
     def loads(self) -> int:
-        """How often auto loaded."""
-        return sum(one.choice is not Choice.RECOMPUTE for one in self.decisions["auto"])
+        """How often auto loaded from the disk; a chunk that was left in memory is no load of it."""
+        return sum(_disk_share(one) > 0.5 for one in self.decisions["auto"])
 
     @property
     def ratio(self) -> float:
@@ -121,8 +121,14 @@ class Cell:
             "auto_loads": self.loads,
             "break_even_mb_per_s": round(self.break_even_mb_per_s, 1),
             "load_estimate_ratio": round(median([o.load_s / o.actual_s for o in loads]), 2),
-            "from_disk": all(set(one.tiers) == {"disk"} for one in loads),
+            "disk_share": round(min(map(_disk_share, loads), default=0.0), 2),
         }
+
+
+def _disk_share(decision: Decision) -> float:
+    """Part of what a request found that was loaded from the disk."""
+    found = decision.match_tokens - decision.local_tokens
+    return decision.tiers.get("disk", 0) / found if found > 0 else 0.0
 
 
 @dataclass(slots=True)

@@ -111,7 +111,9 @@ class Fit:
             return error * limit / relative
         if outside:
             self._open()
-        self._usual += (min(relative, 1.0) - self._usual) / min(self.samples + 1, 32)
+        if self.samples >= _TRIED:  # before that, errors are those of the first guess
+            count = min(self.samples - _TRIED + 1, 32)
+            self._usual += (min(relative, 1.0) - self._usual) / count
         return error
 
     def _forget(self) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
 
 from kvwise.core.words import Choice, Why
 
@@ -243,9 +242,13 @@ def _held_up(transfer: Transfer, saved_s: float) -> float:
     return min(1.0, (transfer.total_s - transfer.own_s) / transfer.own_s, saved_s / transfer.own_s)
 
 
-def _constant(value_s: float, _chunks: int) -> float:
-    """The same for every cut."""
-    return value_s
+def _constant(value_s: float) -> Callable[[int], float]:
+    """A bound that is the same for every cut."""
+
+    def same(_chunks: int) -> float:
+        return value_s
+
+    return same
 
 
 class _Prices:
@@ -258,7 +261,8 @@ class _Prices:
         computing: Computing,
     ) -> None:
         self._question = question
-        self._transfer = cache(transfer)
+        self._price_transfer = transfer
+        self._known: dict[int, Transfer] = {}
         self._computing = computing
         self.whole_s = computing.seconds(
             question.total_tokens - question.local_tokens, question.local_tokens
@@ -284,6 +288,12 @@ class _Prices:
         net_s = gain_s - question.margin * transfer.own_s - doubt_s
         return _Priced(chunks, transfer, exposed_s, saved_s, relief_s, doubt_s, net_s)
 
+    def _transfer(self, chunks: int) -> Transfer:
+        """What a cut has to move, worked out only once."""
+        if chunks not in self._known:
+            self._known[chunks] = self._price_transfer(chunks)
+        return self._known[chunks]
+
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""
         question, ends = self._question, self.ends
@@ -292,7 +302,7 @@ class _Prices:
             found.update(self._within())
         for bound_s in (HIDDEN * question.backlog_s, question.limit_s):
             if 0 < bound_s < math.inf:
-                found.update(self._around(partial(_constant, bound_s)))
+                found.update(self._around(_constant(bound_s)))
         if self._overlaps(1):
             found.update(self._around(self._rest_s))
         return found
