@@ -13,6 +13,7 @@ from kvwise.core.govern import Governor
 from kvwise.core.index import NONE
 from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads
+from kvwise.core.ranked import Ranked
 from kvwise.core.shelf import State
 from kvwise.core.stores import StoreJob, Stores
 from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
@@ -246,6 +247,27 @@ def first_rank_fills(patch: Patch) -> None:
     patch.setattr(StoreTransfer, "_copied", copied)
 
 
+def in_use_is_forgotten(patch: Patch) -> None:
+    """A candidate that is in use when its turn comes is no candidate ever after."""
+    patch.setattr(Ranked, "set_aside", Ranked.accept)
+
+
+def moved_on_is_forgotten(patch: Patch) -> None:
+    """Found by the simulator: a candidate that moved to another class is not looked at."""
+    real = Ranked.propose
+    first: dict[tuple[int, int], int] = {}
+
+    def propose(self: Ranked) -> int:
+        while (row := real(self)) != NONE:
+            number = self._reuse.hazards(self._index.stamp[row]).number
+            if first.setdefault((id(self), row), number) == number:
+                return row
+            self.accept()
+        return NONE
+
+    patch.setattr(Ranked, "propose", propose)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -266,4 +288,6 @@ CANARIES = (
     expected_size_stays,
     one_chunk_for_all,
     first_rank_fills,
+    in_use_is_forgotten,
+    moved_on_is_forgotten,
 )
