@@ -16,6 +16,7 @@ from kvwise.core.index import NONE
 from kvwise.core.keep import Keep
 from kvwise.core.layout import Layout
 from kvwise.core.loads import LoadJob, LoadLease, Loads
+from kvwise.core.ranked import Ranked
 from kvwise.core.shelf import State
 from kvwise.core.stores import StoreJob, Stores
 from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
@@ -269,6 +270,27 @@ def hints_keep_all(patch: Patch) -> None:
     patch.setattr(Keep, "hold", hold)
 
 
+def in_use_is_forgotten(patch: Patch) -> None:
+    """A candidate that is in use when its turn comes is no candidate ever after."""
+    patch.setattr(Ranked, "set_aside", Ranked.accept)
+
+
+def moved_on_is_forgotten(patch: Patch) -> None:
+    """Found by the simulator: a candidate that moved to another class is not looked at."""
+    real = Ranked.propose
+    first: dict[tuple[int, int], int] = {}
+
+    def propose(self: Ranked) -> int:
+        while (row := real(self)) != NONE:
+            number = self._reuse.hazards(self._index.stamp[row]).number
+            if first.setdefault((id(self), row), number) == number:
+                return row
+            self.accept()
+        return NONE
+
+    patch.setattr(Ranked, "propose", propose)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -291,4 +313,6 @@ CANARIES = (
     first_rank_fills,
     kept_for_good,
     hints_keep_all,
+    in_use_is_forgotten,
+    moved_on_is_forgotten,
 )
