@@ -30,22 +30,22 @@ class Ghost:
 
     def put(self, hi: int, lo: int, stamp: int) -> int:
         """Remember a key by its halves; the stamp of one that is forgotten for it, or 0."""
-        table = self._table
-        row = table.find(hi, lo)
-        if row != EMPTY:
-            self._stamp[row] = stamp
+        stamps, row, table = self._stamp, self._next, self._table
+        is_full = row < len(stamps)
+        known = table.find(hi, lo) if is_full else table.put(row, hi, lo)
+        if known != EMPTY:
+            stamps[known] = stamp
             return 0
-        row, lost = self._next, 0
-        if row == len(self._stamp):
+        self._next = (row + 1) % self._max
+        if not is_full:
             self._hi.append(hi)
             self._lo.append(lo)
-            self._stamp.append(stamp)
-        else:
-            lost = self._stamp[row]
-            table.remove(row)
-            self._hi[row], self._lo[row], self._stamp[row] = hi, lo, stamp
-        table.insert(row, hi, lo)
-        self._next = (row + 1) % self._max
+            stamps.append(stamp)
+            return 0
+        lost = stamps[row]
+        table.remove((row,))
+        self._hi[row], self._lo[row], stamps[row] = hi, lo, stamp
+        table.put(row, hi, lo)
         return lost
 
     def has(self, hi: int, lo: int) -> bool:

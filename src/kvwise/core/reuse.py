@@ -14,7 +14,7 @@ that is not kept is learned about like any other, and nothing has to be kept to 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvwise.core.ghost import Ghost
@@ -74,10 +74,12 @@ class Stay:
         """None has left."""
         self.seconds = FOREVER_S
 
-    def note(self, age_s: float) -> None:
-        """A block left so long after its last use."""
-        step = 1.0 if self.seconds >= FOREVER_S else _STAY_STEP
-        self.seconds += step * (age_s - self.seconds)
+    def note(self, age_s: float, blocks: int) -> None:
+        """So many blocks left so long after their last use."""
+        seconds = age_s if self.seconds >= FOREVER_S else self.seconds
+        for _ in range(blocks):
+            seconds += _STAY_STEP * (age_s - seconds)
+        self.seconds = seconds
 
 
 class Reuse:
@@ -230,12 +232,14 @@ class Reuse:
 
     # --- blocks ---
 
-    def gone(self, row: int) -> None:
-        """A block leaves; its key is remembered."""
-        index = self._index
-        lost = self.ghost.put(index.hi[row], index.lo[row], index.stamp[row])
-        if lost:
-            self.uses.lose_sight(lost)
+    def gone(self, rows: Sequence[int]) -> None:
+        """Blocks of one use leave; their keys are remembered."""
+        index, put = self._index, self.ghost.put
+        his, los, stamp = index.hi, index.lo, index.stamp[rows[0]]
+        for row in rows:
+            lost = put(his[row], los[row], stamp)
+            if lost:
+                self.uses.lose_sight(lost)
 
     def refused(self, keys: bytes, stamp: int) -> None:
         """Offered blocks are not taken in; their keys are remembered."""
