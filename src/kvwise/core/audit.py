@@ -13,6 +13,7 @@ from kvwise.core.blocks import Blocks
 from kvwise.core.index import NONE
 from kvwise.core.keys import ROOT
 from kvwise.core.shelf import State
+from kvwise.core.words import DRAM
 
 
 @dataclass(frozen=True, slots=True)
