@@ -219,11 +219,7 @@ class Plan:
 class Evict:
     """What leaves when a tier is full."""
 
-    policy: str = _key(
-        "worth",
-        _words("worth", "lru", "s3fifo", "wild"),
-        "worth: what is least worth its room; lru: longest unused; s3fifo, wild: to compare",
-    )
+    policy: str = _key("worth", _words("worth", "lru", "s3fifo", "wild"), "what leaves first")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def test_against_a_set(count: int, moves: list[int]) -> None:
         elif held:
             back = held.pop(move % len(held))
             assert pages.chain(back[0]) == back
-            pages.free(back[0])
+            pages.free([back[0]])
             free.update(back)
         assert pages.free_count == len(free)
     alike = [some for some in held if len(some) == 3]
@@ -43,7 +43,7 @@ def test_fresh_pages_are_neighbours() -> None:
     assert pages.allocate(4) == (0, 1, 2, 3)
     again = pages.allocate(3)
     assert again == (4, 5, 6)
-    pages.free(again[0])
+    pages.free([again[0]])
     assert pages.allocate(3) == again
 
 
@@ -64,9 +64,9 @@ def test_double_free_is_refused() -> None:
     pages = Pages(4)
     got = pages.allocate(2)
     assert got is not None
-    pages.free(got[0])
+    pages.free([got[0]])
     with pytest.raises(ValueError, match="freed twice"):
-        pages.free(got[0])
+        pages.free([got[0]])
     with pytest.raises(ValueError, match="not part"):
         pages.chain(got[0])
     assert pages.free_count == 4

@@ -25,7 +25,7 @@ def taught(policy: str) -> Candidates:
         made.wait(5)
         made.use(back, space=BACK)
         for row in (back, never):
-            made.reuse.gone(row)
+            made.reuse.gone((row,))
         made.wait(5)
     made.drain()
     return made

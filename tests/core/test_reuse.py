@@ -98,7 +98,7 @@ class Cache:
         for place in range(len(keys) // KEY_BYTES - 1, -1, -1):
             row = self.index.find(keys[place * KEY_BYTES : (place + 1) * KEY_BYTES])
             if row != NONE:
-                self.reuse.gone(row)
+                self.reuse.gone((row,))
                 self.index.remove(row)
 
     def kind(self, stamp: int) -> Hazards:

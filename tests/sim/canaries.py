@@ -30,18 +30,18 @@ Patch = pytest.MonkeyPatch
 def evict_pinned(patch: Patch) -> None:
     """Eviction forgets to look at pins."""
 
-    def evict_one(self: Blocks, tier: int) -> bool:
+    def evict(self: Blocks, tier: int, units: int) -> bool:
         shelf = self.shelves[tier]
         while (row := shelf.policy.propose()) != NONE:
             shelf.policy.accept()
             if shelf.state[row] == State.READY and not shelf.kids[row]:
                 pins, self.index.pins[row] = self.index.pins[row], 0
-                self._evict(tier, row)
+                self._evict(tier, row, 1)
                 self.index.pins[row] = pins
                 return True
         return False
 
-    patch.setattr(Blocks, "evict_one", evict_one)
+    patch.setattr(Blocks, "evict", evict)
 
 
 def arriving_is_ready(patch: Patch) -> None:
@@ -78,15 +78,15 @@ def keep_pin(patch: Patch) -> None:
 def prefix_first(patch: Patch) -> None:
     """Eviction takes a prefix from under its suffix."""
 
-    def evict_one(self: Blocks, tier: int) -> bool:
+    def evict(self: Blocks, tier: int, units: int) -> bool:
         shelf = self.shelves[tier]
         for row in range(self.index.capacity):
             if shelf.state[row] == State.READY and not self.index.pins[row]:
-                self._clear(tier, row, Why.EVICTED)
+                self._clear(tier, (row,), Why.EVICTED)
                 return True
         return False
 
-    patch.setattr(Blocks, "evict_one", evict_one)
+    patch.setattr(Blocks, "evict", evict)
 
 
 def keep_corrupt(patch: Patch) -> None:
@@ -94,7 +94,7 @@ def keep_corrupt(patch: Patch) -> None:
 
     def lose(self: Blocks, tier: int, row: int, why: Why) -> None:
         if self.shelves[tier].state[row] == State.READY:
-            self._clear(tier, row, why)
+            self._clear(tier, (row,), why)
             self.shelves[tier].state[row] = State.READY
 
     patch.setattr(Blocks, "lose", lose)

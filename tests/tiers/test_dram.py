@@ -87,7 +87,7 @@ class ArenaTier:
     def free(self, placed: Sequence[Placed]) -> None:
         with self._lock:
             for one in placed:
-                self._pages.free(one.location)
+                self._pages.free((one.location,))
                 del self._objects[one.location]
 
     def scan(self) -> Iterator[Found]:

@@ -14,34 +14,17 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kvwise.core import columns
 from kvwise.core.index import MANY, NONE, Index
 from kvwise.core.keep import Keep
-from kvwise.core.keys import KEY_BYTES, ROOT
+from kvwise.core.keys import KEY_BYTES
 from kvwise.core.pages import Pages
 from kvwise.core.policies import POLICIES
 from kvwise.core.reuse import Reuse, Stay
 from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What is known of one block: for people and checkers.
-
-    Attributes:
-        parent: `keys.ROOT` for the first block of a chain.
-        states, locations: of its copies, by tier.
-    """
-
-    key: bytes
-    parent: bytes
-    pins: int
-    states: tuple[State, ...]
-    locations: tuple[int, ...]
 
 
 class Blocks:
@@ -52,6 +35,7 @@ class Blocks:
         reuse: what is learned of their coming back.
         shelves: their copies, by tier.
         pins: how many there are, on all blocks together.
+        doomed: blocks that only wait for their pins to go.
     """
 
     def __init__(self, tiers: tuple[TierSpec, ...], page_bytes: int, eviction: str) -> None:
@@ -69,7 +53,7 @@ class Blocks:
         self.pins = 0
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
-        self._doomed: set[int] = set()
+        self.doomed: set[int] = set()
 
     # --- questions ---
 
@@ -105,7 +89,7 @@ class Blocks:
 
     def is_doomed(self, row: int) -> bool:
         """Whether the block only waits for its pins to go."""
-        return row in self._doomed
+        return row in self.doomed
 
     def pages_of(self, row: int) -> tuple[int, ...]:
         """Arena pages of a block that has them."""
@@ -127,21 +111,6 @@ class Blocks:
         if isinstance(rows, array) and len(rows) >= MANY:
             return columns.those(state, rows, State.ABSENT)
         return [row for row in rows if state[row] == State.ABSENT]
-
-    def holdings(self) -> Iterator[Holding]:
-        """Every block."""
-        index, shelves = self.index, self.shelves
-        for row in range(index.capacity):
-            states = tuple(State(shelf.state[row]) for shelf in shelves)
-            if any(states):
-                parent = index.parent[row]
-                yield Holding(
-                    key=index.key(row),
-                    parent=ROOT if parent == NONE else index.key(parent),
-                    pins=index.pins[row],
-                    states=states,
-                    locations=tuple(shelf.location[row] for shelf in shelves),
-                )
 
     # --- changes ---
 
@@ -192,7 +161,7 @@ class Blocks:
     def unpin_all(self, rows: array[int]) -> None:
         """Take one pin back from each of different rows."""
         pins = self.index.pins
-        if self._doomed:
+        if self.doomed:
             for row in rows:
                 self.unpin(row)
             return
@@ -205,10 +174,9 @@ class Blocks:
 
     def add_chain(self, keys: bytes, parent: int, space: int, stamp: int) -> array[int]:
         """Rows for new blocks that are nowhere yet, as `Index.add_chain` makes them, pinned."""
-        rows = self.index.add_chain(keys, parent, space)
+        rows = self.index.add_chain(keys, parent, space, stamp, 1)
+        self.pins += len(rows)
         self._grow()
-        self.touch(rows, stamp)
-        self.pin_all(rows)
         return rows
 
     def add_many(self, keys: bytes, space: int) -> tuple[array[int], array[int]]:
@@ -265,7 +233,7 @@ class Blocks:
         """Arena pages for a block, evicting others if needed; None when that is not enough."""
         count = -(-raw_bytes // self.page_bytes)
         while (pages := self.pages.allocate(count)) is None:
-            if not self.evict_one(DRAM):
+            if not self.evict(DRAM, count - self.pages.free_count):
                 return None
         self.enter(DRAM, row, verb, count * self.page_bytes)
         self.shelves[DRAM].location[row] = pages[0]
@@ -277,7 +245,8 @@ class Blocks:
         When that is not enough, the last of the rows go again, from the index and from `rows`.
         """
         shelf, each = self.shelves[DRAM], -(-raw_bytes // self.page_bytes)
-        while self.pages.free_count < each * len(rows) and self.evict_one(DRAM):
+        need = each * len(rows)
+        while (lack := need - self.pages.free_count) > 0 and self.evict(DRAM, lack):
             pass
         while self.pages.free_count < each * len(rows):
             self.unpin(rows[-1])
@@ -294,13 +263,17 @@ class Blocks:
         shelf = self.shelves[tier]
         if need_bytes > shelf.spec.capacity_bytes:
             return False
-        while shelf.room_bytes() < need_bytes:
-            if not self.evict_one(tier):
+        while (lack_bytes := need_bytes - shelf.room_bytes()) > 0:
+            if not self.evict(tier, -(-lack_bytes // shelf.spec.unit_bytes)):
                 return False
         return True
 
-    def evict_one(self, tier: int) -> bool:
-        """Give up the block that the policy likes least and the rules allow; False when none is."""
+    def evict(self, tier: int, units: int) -> bool:
+        """Give up blocks until so many units are free, or one block and its like are gone.
+
+        It is the one that the policy likes least and the rules allow, and after it those above it
+        that would be next. False when there is none.
+        """
         shelf = self.shelves[tier]
         policy, index = shelf.policy, self.index
         evicted = False
@@ -313,9 +286,7 @@ class Blocks:
                 policy.set_aside()
             else:
                 policy.accept()
-                uses = self.reuse.uses
-                shelf.stay.note(uses.age_s(index.stamp[row]), uses.now_s)
-                self._evict(tier, row)
+                self._evict(tier, row, units)
                 evicted = True
         policy.restore()
         return evicted
@@ -323,12 +294,12 @@ class Blocks:
     def cancel(self, tier: int, row: int, why: Why) -> None:
         """A copy under way (STORING or MOVING) never came to be; nobody reads or writes it now."""
         if self.shelves[tier].state[row] in (State.STORING, State.MOVING):
-            self._clear(tier, row, why)
+            self._clear(tier, (row,), why)
 
     def lose(self, tier: int, row: int, why: Why) -> None:
         """A tier lost these bytes (missing or corrupt): a block left without any is dropped."""
         if self.shelves[tier].state[row] == State.READY:
-            self._clear(tier, row, why)
+            self._clear(tier, (row,), why)
         if all(shelf.state[row] == State.ABSENT for shelf in self.shelves):
             self.drop(row, why)
 
@@ -383,20 +354,50 @@ class Blocks:
             for member in self.index.subtree(row)[1:]
         )
 
-    def _evict(self, tier: int, row: int) -> None:
-        parent = self.index.parent[row]
-        if self.index.has_children(row) and not self._elsewhere(tier, row):
-            for child in self.index.children(row):
+    def _evict(self, tier: int, row: int, units: int) -> None:
+        """Evict a block, and more of its chain where that is what would come next."""
+        shelf, index = self.shelves[tier], self.index
+        stays = self._elsewhere(tier, row)
+        if index.has_children(row) and not stays:
+            for child in index.children(row):
                 self.drop(child, Why.EVICTED)
-        self._clear(tier, row, Why.EVICTED)
-        for shelf in self.shelves:
-            if shelf.state[row]:
-                return
-        self.reuse.gone(row)
-        self.keep.forget(row)
-        self.index.remove(row)
-        if parent in self._doomed:
+        rows = self._run(tier, row, units, stays=stays)
+        parent = index.parent[rows[-1]]
+        uses = self.reuse.uses
+        shelf.stay.note(uses.age_s(index.stamp[row]), uses.now_s, len(rows))
+        self._clear(tier, rows, Why.EVICTED)
+        if stays:
+            return
+        self.reuse.gone(rows)
+        self.keep.forget(rows)
+        index.remove_run(rows)
+        if parent in self.doomed:
             self._finish_doomed(parent)
+
+    def _run(self, tier: int, row: int, units: int, *, stays: bool) -> list[int]:
+        """A block that is evicted and those above it that the policy would propose after it.
+
+        They were used last when it was, nothing else hangs below them, and what becomes of them is
+        the same: a copy elsewhere stays or, on no tier, none does.
+        """
+        index, shelf, rows = self.index, self.shelves[tier], [row]
+        stamps, parents, pins = index.stamp, index.parent, index.pins
+        state, stored, kids, stamp = shelf.state, shelf.stored, shelf.kids, stamps[row]
+        holds, follows = self.keep.holds, shelf.policy.follows
+        alone, freed = len(self.shelves) == 1, stored[row]
+        while 0 < freed < units and (above := parents[row]) != NONE and stamps[above] == stamp:
+            if kids[above] != 1 or state[above] != READY or pins[above] or not stored[above]:
+                break
+            if not alone and self._elsewhere(tier, above) != stays:
+                break
+            if not (stays or index.is_only_child(row)) or (tier == DRAM and holds(above)):
+                break
+            if not follows(above):
+                break
+            rows.append(above)
+            freed += stored[above]
+            row = above
+        return rows
 
     def _elsewhere(self, tier: int, row: int) -> bool:
         for other, shelf in enumerate(self.shelves):
@@ -414,39 +415,46 @@ class Blocks:
             shelf.move(row, "doom")
             if (parent := self.index.parent[row]) != NONE:
                 shelf.kids[parent] += 1
-        self._doomed.add(row)
+        self.doomed.add(row)
 
-    def _clear(self, tier: int, row: int, why: Why) -> None:
-        """Take a copy off a tier and give its bytes back."""
-        shelf = self.shelves[tier]
-        before = shelf.move(row, "clear")
-        stored_bytes = shelf.stored[row] * shelf.spec.unit_bytes
-        shelf.account(-stored_bytes)
-        location = shelf.location[row]
-        shelf.stored[row] = shelf.location[row] = 0
-        parent = self.index.parent[row]
-        if parent != NONE:
-            shelf.kids[parent] -= 1
-            if shelf.state[parent] == READY and not shelf.kids[parent]:
-                shelf.policy.add(parent)
-        if not stored_bytes:
+    def _clear(self, tier: int, rows: Sequence[int], why: Why) -> None:
+        """Take copies off a tier and give their bytes back; more than one are a run of a chain."""
+        shelf, parents, parent = self.shelves[tier], self.index.parent, NONE
+        stored, location, kids, unit_bytes = (
+            shelf.stored,
+            shelf.location,
+            shelf.kids,
+            shelf.spec.unit_bytes,
+        )
+        before = shelf.state[rows[0]]
+        shelf.move_all(rows, "clear")
+        locations = [location[row] for row in rows]
+        sizes = [stored[row] * unit_bytes for row in rows]
+        shelf.account(-sum(sizes))
+        for row in rows:
+            stored[row] = location[row] = 0
+            if (parent := parents[row]) != NONE:
+                kids[parent] -= 1
+        if parent != NONE and not kids[parent] and shelf.state[parent] == READY:
+            shelf.policy.add(parent)
+        if not sizes[0]:
             return
         if tier == DRAM:
-            self.pages.free(location)
+            self.pages.free(locations)
         elif before == State.STORING:
             return
-        keys, locations, sizes = self._drops.setdefault((tier, why), ([], [], []))
-        keys.append(self.index.key(row))
-        locations.append(location)
-        sizes.append(stored_bytes)
+        drops = self._drops.setdefault((tier, why), ([], [], []))
+        drops[0].extend(map(self.index.key, rows))
+        drops[1].extend(locations)
+        drops[2].extend(sizes)
 
     def _remove(self, row: int, why: Why) -> None:
         """Clear every copy of a block without pins and children, and its row."""
-        self._doomed.discard(row)
-        self.keep.forget(row)
+        self.doomed.discard(row)
+        self.keep.forget((row,))
         for tier, shelf in enumerate(self.shelves):
             if shelf.state[row] != State.ABSENT:
-                self._clear(tier, row, why)
+                self._clear(tier, (row,), why)
         self.index.remove(row)
 
     def _finish_doomed(self, row: int) -> None:
@@ -457,38 +465,3 @@ class Blocks:
             parent = self.index.parent[row]
             self._remove(row, Why.ORPHANED)
             row = parent
-
-    def check(self) -> None:
-        """Verify the rules of the module docstring.
-
-        Raises:
-            AssertionError: one is broken.
-        """
-        self.index.check()
-        self.keep.check()
-        held = 0
-        assert self._doomed == {
-            row
-            for row in range(self.index.capacity)
-            if any(shelf.state[row] == State.EVICTING for shelf in self.shelves)
-        }
-        assert self.index.rows == sum(
-            any(shelf.state[row] for shelf in self.shelves) for row in range(self.index.capacity)
-        )
-        for tier, shelf in enumerate(self.shelves):
-            used = ready = 0
-            kids: Counter[int] = Counter()
-            for row in range(self.index.capacity):
-                if shelf.state[row] == State.ABSENT:
-                    continue
-                used += shelf.stored[row] * shelf.spec.unit_bytes
-                ready += shelf.state[row] == State.READY
-                kids[self.index.parent[row]] += 1
-                if tier == DRAM and shelf.stored[row]:
-                    held += len(self.pages_of(row))
-            assert used == shelf.used_bytes <= shelf.spec.capacity_bytes
-            assert ready == shelf.ready
-            for row in range(self.index.capacity):
-                assert shelf.kids[row] == kids[row]
-        assert held + self.pages.free_count == self.pages.count
-        assert self.pins == sum(self.index.pins)

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from kvwise.core.audit import Holding, check, holdings
 from kvwise.core.balance import Balance
-from kvwise.core.blocks import Holding
 from kvwise.core.index import NONE
 from kvwise.core.loads import Loads
 from kvwise.core.records import Calibration
@@ -167,7 +167,7 @@ class Brain:
 
     def holdings(self) -> Iterator[Holding]:
         """Every block with its pins and the state of its copies."""
-        return self._world.blocks.holdings()
+        return holdings(self._world.blocks)
 
     def snapshot(self) -> dict[str, Any]:
         """Counters and levels as plain dictionaries."""
@@ -261,7 +261,7 @@ class Brain:
         Raises:
             AssertionError: one is broken.
         """
-        self._world.blocks.check()
+        check(self._world.blocks)
         owners = Counter(self._stores.pinned())
         owners.update(self._loads.pinned())
         shelves = self._world.blocks.shelves

@@ -33,6 +33,10 @@ class Eviction(Protocol):
         """The last proposal was evicted, or is no candidate any more."""
         ...
 
+    def follows(self, row: int) -> bool:
+        """Whether a row with the stamp of the one last accepted would come next, were it added."""
+        ...
+
     def set_aside(self) -> None:
         """The last proposal is in use: do not propose it until `restore`."""
         ...
@@ -100,6 +104,12 @@ class Lru:
     def accept(self) -> None:
         """Forget the last proposal."""
         self._queued[heapq.heappop(self._heap) & NONE] = 0
+
+    def follows(self, row: int) -> bool:
+        """Whether neither it nor anything else with its stamp waits."""
+        if self._aside or (row < len(self._queued) and self._queued[row]):
+            return False
+        return not self._heap or self._heap[0] >> 32 != self._index.stamp[row]
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

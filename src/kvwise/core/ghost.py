@@ -45,9 +45,9 @@ class Ghost:
                 row = self._oldest
                 lost = self._stamp[row]
                 self._unlink(row)
-                self._table.remove(row)
+                self._table.remove((row,))
             self._hi[row], self._lo[row], self._stamp[row] = hi, lo, stamp
-            self._table.insert(row, hi, lo)
+            self._table.put(row, hi, lo)
         self._older[row], self._newer[row] = self._newest, EMPTY
         if self._newest != EMPTY:
             self._newer[self._newest] = row

@@ -54,30 +54,34 @@ class Index:
         """The 16-byte key of a row."""
         return _KEY.pack(self.hi[row], self.lo[row])
 
-    def add_chain(self, keys: bytes, parent: int, space: int) -> array[int]:
+    def add_chain(
+        self, keys: bytes, parent: int, space: int, stamp: int = 0, pins: int = 0
+    ) -> array[int]:
         """Make rows for the first of the keys, up to one that has a row.
 
         Each is below the one before it, and the first below `parent` (NONE for the first of a
         chain).
         """
-        rows, find, insert = array("I"), self._table.find, self._table.insert
+        rows, put, free, above = array("I"), self._table.put, self._free, parent
         his, los, spaces, parents = self.hi, self.lo, self.space, self.parent
         child, after, before = self._child, self._next, self._previous
-        pins, stamp = self.pins, self.stamp
+        counts, stamps = self.pins, self.stamp
         for hi, lo in _KEY.iter_unpack(keys):
-            if find(hi, lo) != NONE:
-                break
-            if not self._free:
+            if not free:
                 self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
-            row = self._free.pop()
-            his[row], los[row], spaces[row], parents[row] = hi, lo, space, parent
+            row = free[-1]
+            if put(row, hi, lo) != NONE:
+                break
+            free.pop()
+            his[row], los[row], spaces[row], parents[row] = hi, lo, space, above
             child[row] = after[row] = before[row] = NONE
-            pins[row] = stamp[row] = 0
-            if parent != NONE:
-                self._link(row, parent)
-            insert(row, hi, lo)
+            counts[row], stamps[row] = pins, stamp
+            if rows:
+                child[above] = row
+            elif above != NONE:
+                self._link(row, above)
             rows.append(row)
-            parent = row
+            above = row
         self.rows += len(rows)
         return rows
 
@@ -127,15 +131,32 @@ class Index:
         Raises:
             ValueError: it still has children or pins; nothing changes then.
         """
-        if self._child[row] != NONE or self.pins[row]:
-            raise ValueError(f"row {row} has children or {self.pins[row]} pins")
-        self._table.remove(row)
-        if (parent := self.parent[row]) != NONE:
-            self._unlink(row, parent)
-            self.parent[row] = NONE
-        self.hi[row] = self.lo[row] = 0  # neighbours are read without the table: no stale keys
-        self._free.append(row)
-        self.rows -= 1
+        self.remove_run((row,))
+
+    def remove_run(self, rows: Sequence[int]) -> None:
+        """Forget rows without pins, each the parent and only relative of the one before it.
+
+        Raises:
+            ValueError: one has other children or pins; nothing changes then.
+        """
+        child, pins, parents, below = self._child, self.pins, self.parent, NONE
+        for row in rows:
+            if child[row] != below or pins[row] or not (below == NONE or self.is_only_child(below)):
+                raise ValueError(f"row {row} has children or {pins[row]} pins")
+            below = row
+        self._table.remove(rows)
+        if (parent := parents[below]) != NONE:
+            self._unlink(below, parent)
+        his, los = self.hi, self.lo
+        for row in rows:
+            parents[row] = NONE
+            his[row] = los[row] = 0  # neighbours are read without the table: no stale keys
+        self._free.extend(rows)
+        self.rows -= len(rows)
+
+    def is_only_child(self, row: int) -> bool:
+        """Whether a row, which has a parent, has no siblings."""
+        return self._next[row] == NONE == self._previous[row]
 
     def has_children(self, row: int) -> bool:
         """Whether any row names this one as its parent."""

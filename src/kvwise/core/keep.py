@@ -118,12 +118,15 @@ class Keep:
 
     # --- both ---
 
-    def forget(self, row: int) -> None:
-        """A row is no block any more."""
-        self._ending.until.pop(row, None)
-        if row in self._sizes:
-            self.kept_bytes -= self._sizes.pop(row)
-            del self._kept.until[row]
+    def forget(self, rows: Sequence[int]) -> None:
+        """These rows are no blocks any more."""
+        if not self._sizes and not self._ending.until:
+            return
+        for row in rows:
+            self._ending.until.pop(row, None)
+            if row in self._sizes:
+                self.kept_bytes -= self._sizes.pop(row)
+                del self._kept.until[row]
 
     def rows(self) -> set[int]:
         """Every row that is remembered."""

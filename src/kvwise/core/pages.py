@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import pairwise
 
 from kvwise.core import columns
@@ -48,8 +49,9 @@ class Pages:
         del self._free[-count:]
         taken.reverse()
         links = self._next
-        for page, after in pairwise(taken):
-            links[page] = after
+        if each > 1:
+            for page, after in pairwise(taken):
+                links[page] = after
         for last in taken[each - 1 :: each]:
             links[last] = _END
         return tuple(taken)
@@ -68,16 +70,22 @@ class Pages:
         """The pages of many objects of `each` pages, by their first ones."""
         return tuple(columns.follow(self._next, firsts, each))
 
-    def free(self, first: int) -> None:
-        """Give back the pages of the object whose first page is `first`.
+    def free(self, firsts: Sequence[int]) -> None:
+        """Give back the pages of objects, by their first pages, one after the other.
 
         Raises:
-            ValueError: one of them is free already; nothing changes then.
+            ValueError: one of them is free already; it and those after it do not change then.
         """
-        links = self._next
-        if links[first] == _FREE:
-            raise ValueError(f"freed twice: page {first}")
-        pages = self.chain(first)
-        for page in pages:
-            links[page] = _FREE
-        self._free.extend(pages[::-1])
+        links, free = self._next, self._free
+        for first in firsts:
+            after = links[first]
+            if after == _FREE:
+                raise ValueError(f"freed twice: page {first}")
+            if after == _END:
+                links[first] = _FREE
+                free.append(first)
+                continue
+            pages = self.chain(first)
+            for page in pages:
+                links[page] = _FREE
+            free.extend(pages[::-1])

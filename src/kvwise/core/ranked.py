@@ -142,6 +142,13 @@ class Ranked:
         entry = heapq.heappop(self._queues[self._best])
         self._queued[entry & NONE] = 0
 
+    def follows(self, row: int) -> bool:
+        """Whether neither it nor anything else with its stamp waits."""
+        if self._aside or (row < len(self._queued) and self._queued[row]):
+            return False
+        queue = self._queues[self._best]
+        return not queue or queue[0] >> 32 != self._index.stamp[row]
+
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""
         self._aside.append(heapq.heappop(self._queues[self._best]) & NONE)

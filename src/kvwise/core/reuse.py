@@ -14,7 +14,7 @@ that is not kept is learned about like any other, and nothing has to be kept to 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvwise.core.ghost import Ghost
@@ -71,10 +71,10 @@ class Stay:
         self._usual_s = FOREVER_S
         self._last_s = 0.0
 
-    def note(self, age_s: float, now_s: float) -> None:
-        """A block leaves now, so long after its last use."""
-        step = 1.0 if self._usual_s >= FOREVER_S else _STAY_STEP
-        self._usual_s += step * (age_s - self._usual_s)
+    def note(self, age_s: float, now_s: float, blocks: int = 1) -> None:
+        """So many blocks leave now, so long after their last use."""
+        keep = 0.0 if self._usual_s >= FOREVER_S else (1 - _STAY_STEP) ** blocks
+        self._usual_s = age_s + keep * (self._usual_s - age_s)
         self._last_s = now_s
 
     def seconds(self, now_s: float) -> float:
@@ -236,12 +236,14 @@ class Reuse:
 
     # --- blocks ---
 
-    def gone(self, row: int) -> None:
-        """A block leaves; its key is remembered."""
-        index = self._index
-        lost = self.ghost.put(index.hi[row], index.lo[row], index.stamp[row])
-        if lost:
-            self.uses.lose_sight(lost)
+    def gone(self, rows: Sequence[int]) -> None:
+        """Blocks of one use leave; their keys are remembered."""
+        index, put = self._index, self.ghost.put
+        his, los, stamp = index.hi, index.lo, index.stamp[rows[0]]
+        for row in rows:
+            lost = put(his[row], los[row], stamp)
+            if lost:
+                self.uses.lose_sight(lost)
 
     def refused(self, keys: bytes, stamp: int) -> None:
         """Offered blocks are not taken in; their keys are remembered."""

@@ -75,6 +75,10 @@ class S3Fifo:
         row, _ = self._proposed.popleft()
         self._where[row] = _OUT
 
+    def follows(self, row: int) -> bool:
+        """No: it would come last."""
+        return False
+
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""
         row, _ = self._proposed.popleft()

@@ -49,36 +49,49 @@ class Table:
             place = (place + 1) & mask
         return EMPTY
 
-    def insert(self, row: int, hi: int, lo: int) -> None:
-        """Give a row, whose key is new and has these halves, a slot."""
+    def put(self, row: int, hi: int, lo: int) -> int:
+        """The row of a key, or EMPTY: then this row has a slot for it now."""
         shard = lo & _LAST
-        count = self.counts[shard] + 1
-        if not _fits(count, self.mask[shard] + 1):
+        base, mask = self.base[shard], self.mask[shard]
+        place = hi & mask
+        slots, his, los = self.slots, self.hi, self.lo
+        while (other := slots[base + place]) != EMPTY:
+            if his[other] == hi and los[other] == lo:
+                return other
+            place = (place + 1) & mask
+        count = self.counts[shard]
+        if 3 * count < 2 * mask + 2:
+            slots[base + place] = row
+        else:
             self._double(shard)
-        self._place(shard, hi, row)
-        self.counts[shard] = count
+            self._place(shard, hi, row)
+        self.counts[shard] = count + 1
+        return EMPTY
 
     def insert_many(self, rows: array[int]) -> None:
         """Give rows, whose keys are new and different, the slots that `reserve` made."""
         columns.insert(self, rows)
         columns.count(self.counts, columns.shards_of(self, rows))
 
-    def remove(self, row: int) -> None:
-        """Delete a row by moving later ones back, so that no tombstones pile up."""
-        his, shard = self.hi, self.lo[row] & _LAST
-        slots, base, mask = self.slots, self.base[shard], self.mask[shard]
-        hole = his[row] & mask
-        while slots[base + hole] != row:
-            hole = (hole + 1) & mask
-        place = (hole + 1) & mask
-        while (mover := slots[base + place]) != EMPTY:
-            home = his[mover] & mask
-            if (place - home) & mask >= (place - hole) & mask:
-                slots[base + hole] = mover
-                hole = place
-            place = (place + 1) & mask
-        slots[base + hole] = EMPTY
-        self.counts[shard] -= 1
+    def remove(self, rows: Sequence[int]) -> None:
+        """Delete rows by moving later ones back, so that no tombstones pile up."""
+        his, los, slots, bases, masks = self.hi, self.lo, self.slots, self.base, self.mask
+        counts = self.counts
+        for row in rows:
+            shard = los[row] & _LAST
+            base, mask = bases[shard], masks[shard]
+            hole = his[row] & mask
+            while slots[base + hole] != row:
+                hole = (hole + 1) & mask
+            place = (hole + 1) & mask
+            while (mover := slots[base + place]) != EMPTY:
+                home = his[mover] & mask
+                if (place - home) & mask >= (place - hole) & mask:
+                    slots[base + hole] = mover
+                    hole = place
+                place = (place + 1) & mask
+            slots[base + hole] = EMPTY
+            counts[shard] -= 1
 
     def reserve(self, keys: Sequence[bytes]) -> None:
         """Make room for all of these keys at once, so that adding them moves nothing."""

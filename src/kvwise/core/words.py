@@ -65,9 +65,6 @@ class Why(Enum):
     ORPHANED = "orphaned"
 
 
-# --- what the world is made of -------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """Everything that blocks of one producer share.
@@ -107,9 +104,6 @@ class TierSpec:
     overhead_bytes: int
     rate_bytes_per_s: float
     latency_s: float
-
-
-# --- events --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +325,6 @@ Event = (
     Joined | Left | Asked | Wanted | Offered | Filled | Released | Observed | Done | Failed
     | Recovered | Space | Cleared | Tick | Budgeted
 )  # fmt: skip
-
-
-# --- commands and answers ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

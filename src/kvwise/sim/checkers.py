@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kvwise.core.blocks import Holding
+from kvwise.core.audit import Holding
 from kvwise.core.brain import Brain
 from kvwise.core.keep import SHARE_MAX
 from kvwise.core.keys import ROOT

@@ -75,7 +75,7 @@ class Candidates:
         assert row in self.rows, "proposed, but no candidate"
         self.policy.accept()
         self.rows.remove(row)
-        self.reuse.gone(row)
+        self.reuse.gone((row,))
         self.index.remove(row)
         return row
 
