@@ -30,6 +30,9 @@ _GUESS = 1 - 0.7 ** (2 / BUCKETS)
 _PRIOR = 10.0
 """How many uses the hazards of the class around a class are worth."""
 
+_DOUBT = 0.5
+"""Uses by which a class is taken to be like the one around it, before it has shown otherwise."""
+
 _FACTOR_MAX = 20.0
 _USUAL_S = 600.0
 """Mean time between uses before anything is known."""
@@ -92,7 +95,7 @@ class Hazards:
         risks = self._risks = [fade * share for share in self._risks]
         around = self._around.hazard if self._around is not None else [_GUESS] * BUCKETS
         expected = sum(risk * hazard for risk, hazard in zip(risks, around, strict=True))
-        weight = _PRIOR * min((sum(hits) + 1) / (expected + 1), _FACTOR_MAX)
+        weight = _PRIOR * min((sum(hits) + _DOUBT) / (expected + _DOUBT), _FACTOR_MAX)
         self.hazard = [
             min((hit + weight * hazard) / (risk + _PRIOR), _HAZARD_MAX)
             for hit, risk, hazard in zip(hits, risks, around, strict=True)

@@ -86,6 +86,6 @@ def test_reuse_that_begins_is_noticed() -> None:
 @pytest.mark.parametrize("kinds", MIXES)
 def test_it_is_no_worse_than_lru(kinds: str, blocks: int) -> None:
     """Whatever the work, and whether much or little of it fits."""
-    trace = trace_of((MIXES[kinds], 80 if kinds == "agent" else 300))
+    trace = trace_of((MIXES[kinds], 150 if kinds == "agent" else 900))
     worth, lru = (ran(trace, blocks, policy) for policy in ("worth", "lru"))
     assert worth.hit_blocks >= lru.hit_blocks - 0.003 * lru.input_blocks

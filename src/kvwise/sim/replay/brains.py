@@ -110,7 +110,7 @@ def teach(brain: Brain, profile: Profile, space: Space, chunks_max: int, clients
     offer = Offered(0, CLIENT, "warm-up", space.digest, ROOT, keys)
     _hear(brain, Filled(0, CLIENT, granted(_hear(brain, offer)).lease, most))
     for number in range(_COPIES):
-        _copy(brain, profile, space, keys[: (number % most + 1) * KEY_BYTES])
+        _copy(brain, profile, space, keys, number % most + 1)
     for number in range(_STEP_ROUNDS):
         for new in _STEP_SIZES:
             cached = number * new // 2
@@ -131,15 +131,19 @@ def _hear(brain: Brain, event: Event) -> list[Command]:
     return out
 
 
-def _copy(brain: Brain, profile: Profile, space: Space, keys: bytes) -> None:
-    """One load from the arena, if the brain's policy loads at all."""
+def _copy(brain: Brain, profile: Profile, space: Space, keys: bytes, chunks: int) -> None:
+    """One load from the arena, if the brain's policy loads at all.
+
+    It is one request that asks again and again: nothing may be learned of reuse from it.
+    """
     total = (len(keys) // KEY_BYTES + 1) * space.chunk_tokens
     asked = Asked(0, CLIENT, "warm-up", space.digest, keys, 0, total)
     plan = planned(_hear(brain, asked))
     if not plan.lease:
         return
-    _hear(brain, Wanted(0, CLIENT, plan.lease, plan.chunks))
-    size_bytes = plan.chunks * space.object_bytes
+    chunks = min(chunks, plan.chunks)
+    _hear(brain, Wanted(0, CLIENT, plan.lease, chunks))
+    size_bytes = chunks * space.object_bytes
     took_ns = round(profile.load_s(size_bytes) * NS_PER_S)
     _hear(brain, Released(0, CLIENT, plan.lease, size_bytes, took_ns, took_ns))
 
