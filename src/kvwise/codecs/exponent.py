@@ -22,10 +22,10 @@ not shrink is stored as it is. Stored bytes are:
            dense     three planes of n/8, rest n, codes of escapes (3 bits each), bytes among them
          what is left of the payload beyond whole words of elements, as it is
 
-Words have four lanes of 16 bits. In the codes of `fixed`, lane l of word w has the codes of elements
-l + 4w + (0, 1, 2, 3) n/4, lowest first. In `rest`, each lane has (sign << 7 | mantissa) of elements
-l + 4w + (0, 1) n/2. In a plane, bit b of a lane belongs to element l + 4w + b n/16. A dense code of
-all ones is an escape; escapes are in the order of the planes' words, lowest bit first.
+Words have four lanes of 16 bits. In the codes of `fixed`, lane l of word w has the codes of
+elements l + 4w + (0, 1, 2, 3) n/4, lowest first. In `rest`, each lane has (sign << 7 | mantissa) of
+elements l + 4w + (0, 1) n/2. In a plane, bit b of a lane belongs to element l + 4w + b n/16. A
+dense code of all ones is an escape; escapes are in the order of the planes' words, lowest bit first.
 
 Numba does the work (`exponent_cpu`), outside of the GIL.
 """
@@ -70,7 +70,7 @@ class Exponent:
             ImportError: Numba is not installed, or does not go with what is.
         """
         self._loops = _loops()
-        self._dense = mode == "dense"
+        self._mode = self._loops.DENSE if mode == "dense" else self._loops.FIXED
         self.name = f"exponent-{mode}"
 
     def encode(self, payload: Buffers) -> Buffers:
@@ -85,7 +85,7 @@ class Exponent:
         room = np.frombuffer(scratch(begin + size_bytes + 4 * segment), dtype=np.uint8)
         records, data = room[_HEADER.size : begin], room[begin:]
         elements = raw[: count * _ELEMENT_BYTES].view(np.uint16)
-        end = begin + loops.encode(elements, segment, records, data, self._dense)
+        end = begin + loops.encode(elements, segment, records, data, self._mode)
         left = raw[count * _ELEMENT_BYTES :]
         if end + left.size + BLOCK_BYTES > size_bytes:
             return payload

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit, types, uint64
+from numba import njit, types
 from numba.extending import intrinsic
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -329,7 +329,7 @@ def _encode_dense(elements: Any, data: Any, record: Any, base: Any, work: Any) -
     palette = record[PALETTE_AT : PALETTE_AT + PALETTE]
     _palette(exponents, palette)
     begin = count // 8 * 11
-    end = begin + _words(3 * far // 8 + 2)
+    end: int = begin + _words(3 * far // 8 + 2)
     left = _pack_far(exponents, palette, data[begin:end], rare)
     if left == DAMAGED or data_bytes(DENSE, count, far, left) >= 2 * count:
         return DAMAGED
@@ -353,7 +353,7 @@ def _encode_fixed(elements: Any, data: Any, record: Any, base: Any, work: Any) -
     _pack_fixed(words, codes.view(np.uint64), np.uint64(base))
     _split(words, rest.view(np.uint64))
     begin = count // 2 * 3
-    end = begin + _words(2 * far)
+    end: int = begin + _words(2 * far)
     data[begin : end + _words(far)] = 0
     data[begin : begin + 2 * far] = places[:far].view(np.uint8)
     data[end : end + far] = exponents[:far]
@@ -370,13 +370,21 @@ def _note_record(record: Any, mode: int, base: Any, far: int, rare: int) -> None
 
 
 @compiled
-def _encode_segment(elements: Any, data: Any, record: Any, dense: bool, work: Any) -> int:
+def _read_record(record: Any) -> Any:
+    """Mode, base, escapes and bytes among them, as signed numbers."""
+    far = np.int64(record[2]) | np.int64(record[3]) << 8
+    rare = np.int64(record[4]) | np.int64(record[5]) << 8
+    return np.int64(record[0]), np.int64(record[1]), far, rare
+
+
+@compiled
+def _encode_segment(elements: Any, data: Any, record: Any, mode: int, work: Any) -> int:
     """Write a segment down in the best way that is allowed; bytes of its data."""
-    counts = np.empty(256, np.int64)
+    counts, size = np.empty(256, np.int64), 0
     looked = _count(elements, counts)
     record[:] = 0
     base, held = _base(counts, 7)
-    if dense and 5 * (looked - held) < looked:
+    if mode == DENSE and 5 * (looked - held) < looked:
         size = _encode_dense(elements, data, record, base, work)
         if size != DAMAGED:
             return size
@@ -387,12 +395,13 @@ def _encode_segment(elements: Any, data: Any, record: Any, dense: bool, work: An
         if size != DAMAGED:
             return size
         record[:] = 0
-    data[: 2 * elements.size] = elements.view(np.uint8)
-    return 2 * elements.size
+    size = 2 * elements.size
+    data[:size] = elements.view(np.uint8)
+    return size
 
 
 @compiled
-def encode(elements: Any, segment: int, records: Any, data: Any, dense: bool) -> int:
+def encode(elements: Any, segment: int, records: Any, data: Any, mode: int) -> int:
     """Write all segments down, one behind the other; bytes of all their data.
 
     Args:
@@ -400,20 +409,21 @@ def encode(elements: Any, segment: int, records: Any, data: Any, dense: bool) ->
         segment: elements of each segment but the last.
         records: u8, RECORD_BYTES for each segment.
         data: u8, at least as many bytes as the elements have, and a segment more.
-        dense: whether exponents may take different numbers of bits.
+        mode: DENSE, or FIXED for exponents in no other way.
     """
     work, end = np.empty(segment // 2 + 8, np.uint8), 0
     for number in range(records.size // RECORD_BYTES):
         part = elements[number * segment : (number + 1) * segment]
         record = records[number * RECORD_BYTES : (number + 1) * RECORD_BYTES]
-        end += _encode_segment(part, data[end : end + 4 * segment], record, dense, work)
+        end += _encode_segment(part, data[end : end + 4 * segment], record, mode, work)
     return end
 
 
 @compiled
-def _decode_dense(data: Any, record: Any, far: int, rare: int, elements: Any, work: Any) -> int:
+def _decode_dense(data: Any, record: Any, elements: Any, work: Any) -> int:
     """Undo `_encode_dense`."""
     count, begin = elements.size, elements.size // 8 * 11
+    _, _, far, rare = _read_record(record)
     planes = data[: count // 8 * 3].view(np.uint64)
     rest = data[count // 8 * 3 : begin].view(np.uint64)
     end = begin + _words(3 * far // 8 + 2)
@@ -425,9 +435,10 @@ def _decode_dense(data: Any, record: Any, far: int, rare: int, elements: Any, wo
 
 
 @compiled
-def _decode_fixed(data: Any, record: Any, far: int, elements: Any) -> int:
+def _decode_fixed(data: Any, record: Any, elements: Any) -> int:
     """Undo `_encode_fixed`."""
     count, begin = elements.size, elements.size // 2 * 3
+    _, _, far, _ = _read_record(record)
     end = begin + _words(2 * far)
     codes, rest = data[: count // 2], data[count // 2 : begin]
     _unpack_fixed(
@@ -440,9 +451,8 @@ def _decode_fixed(data: Any, record: Any, far: int, elements: Any) -> int:
 @compiled
 def _decode_segment(data: Any, record: Any, elements: Any, work: Any) -> int:
     """Undo `_encode_segment`; bytes of data used, or DAMAGED."""
-    count, mode, base = elements.size, np.int64(record[0]), np.int64(record[1])
-    far = np.int64(record[2]) | np.int64(record[3]) << 8
-    rare = np.int64(record[4]) | np.int64(record[5]) << 8
+    count: int = elements.size
+    mode, base, far, rare = _read_record(record)
     size = data_bytes(mode, count, far, rare)
     if mode > DENSE or far > count // 4 or rare > far or size > data.size:
         return DAMAGED
@@ -452,9 +462,9 @@ def _decode_segment(data: Any, record: Any, elements: Any, work: Any) -> int:
     if base > (240 if mode == FIXED else 248):
         return DAMAGED
     if mode == FIXED:
-        failed = _decode_fixed(data, record, far, elements)
+        failed = _decode_fixed(data, record, elements)
     else:
-        failed = _decode_dense(data[:size], record, far, rare, elements, work)
+        failed = _decode_dense(data[:size], record, elements, work)
     return DAMAGED if failed else size
 
 
