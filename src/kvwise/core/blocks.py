@@ -321,12 +321,14 @@ class Blocks:
 
     def take_drops(self) -> list[Command]:
         """`Drop` commands for everything that left a tier since the last call."""
+        if not self._drops:
+            return []
         drops: list[Command] = [
             Drop(tier, b"".join(keys), tuple(locations), tuple(stored), why)
             for (tier, why), (keys, locations, stored) in self._drops.items()
         ]
-        for (tier, why), (keys, _, _) in self._drops.items():
-            self.dropped[f"{self.shelves[tier].spec.name}|{why.value}"] += len(keys)
+        for (tier, why), (_, locations, _) in self._drops.items():
+            self.dropped[f"{self.shelves[tier].spec.name}|{why.value}"] += len(locations)
         self._drops.clear()
         return drops
 
@@ -383,16 +385,19 @@ class Blocks:
         index, shelf, rows = self.index, self.shelves[tier], [row]
         stamps, parents, pins = index.stamp, index.parent, index.pins
         state, stored, kids, stamp = shelf.state, shelf.stored, shelf.kids, stamps[row]
-        holds, follows = self.keep.holds, shelf.policy.follows
-        alone, freed = len(self.shelves) == 1, stored[row]
-        while 0 < freed < units and (above := parents[row]) != NONE and stamps[above] == stamp:
-            if kids[above] != 1 or state[above] != READY or pins[above] or not stored[above]:
+        alone, kept = len(self.shelves) == 1, tier == DRAM and self.keep.has_kept
+        freed, waits = stored[row], shelf.policy.waiting(stamp)
+        if waits is None or not freed:
+            return rows
+        after, before = index.siblings
+        while freed < units and (above := parents[row]) != NONE and stamps[above] == stamp:
+            if kids[above] != 1 or state[above] != READY or pins[above] or waits[above]:
                 break
-            if not alone and self._elsewhere(tier, above) != stays:
+            if not (stays or after[row] == NONE == before[row]):
                 break
-            if not (stays or index.is_only_child(row)) or (tier == DRAM and holds(above)):
+            if not (alone or self._elsewhere(tier, above) == stays):
                 break
-            if not follows(above):
+            if (kept and self.keep.holds(above)) or not stored[above]:
                 break
             rows.append(above)
             freed += stored[above]
@@ -419,24 +424,21 @@ class Blocks:
 
     def _clear(self, tier: int, rows: Sequence[int], why: Why) -> None:
         """Take copies off a tier and give their bytes back; more than one are a run of a chain."""
-        shelf, parents, parent = self.shelves[tier], self.index.parent, NONE
-        stored, location, kids, unit_bytes = (
-            shelf.stored,
-            shelf.location,
-            shelf.kids,
-            shelf.spec.unit_bytes,
-        )
-        before = shelf.state[rows[0]]
+        shelf = self.shelves[tier]
+        stored, location, kids = shelf.stored, shelf.location, shelf.kids
+        before, unit_bytes = shelf.state[rows[0]], shelf.spec.unit_bytes
         shelf.move_all(rows, "clear")
         locations = [location[row] for row in rows]
         sizes = [stored[row] * unit_bytes for row in rows]
         shelf.account(-sum(sizes))
         for row in rows:
             stored[row] = location[row] = 0
-            if (parent := parents[row]) != NONE:
-                kids[parent] -= 1
-        if parent != NONE and not kids[parent] and shelf.state[parent] == READY:
-            shelf.policy.add(parent)
+        for row in rows[1:]:
+            kids[row] -= 1
+        if (parent := self.index.parent[rows[-1]]) != NONE:
+            kids[parent] -= 1
+            if not kids[parent] and shelf.state[parent] == READY:
+                shelf.policy.add(parent)
         if not sizes[0]:
             return
         if tier == DRAM:
@@ -444,7 +446,7 @@ class Blocks:
         elif before == State.STORING:
             return
         drops = self._drops.setdefault((tier, why), ([], [], []))
-        drops[0].extend(map(self.index.key, rows))
+        drops[0].append(self.index.keys(rows))
         drops[1].extend(locations)
         drops[2].extend(sizes)
 

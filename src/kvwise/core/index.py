@@ -54,6 +54,11 @@ class Index:
         """The 16-byte key of a row."""
         return _KEY.pack(self.hi[row], self.lo[row])
 
+    def keys(self, rows: Sequence[int]) -> bytes:
+        """The keys of rows, joined."""
+        his, los, pack = self.hi, self.lo, _KEY.pack
+        return b"".join([pack(his[row], los[row]) for row in rows])
+
     def add_chain(
         self, keys: bytes, parent: int, space: int, stamp: int = 0, pins: int = 0
     ) -> array[int]:
@@ -140,9 +145,12 @@ class Index:
             ValueError: one has other children or pins; nothing changes then.
         """
         child, pins, parents, below = self._child, self.pins, self.parent, NONE
+        after, before = self._next, self._previous
         for row in rows:
-            if child[row] != below or pins[row] or not (below == NONE or self.is_only_child(below)):
+            if child[row] != below or pins[row]:
                 raise ValueError(f"row {row} has children or {pins[row]} pins")
+            if below != NONE and not after[below] == NONE == before[below]:
+                raise ValueError(f"row {row} has children other than {below}")
             below = row
         self._table.remove(rows)
         if (parent := parents[below]) != NONE:
@@ -153,6 +161,11 @@ class Index:
             his[row] = los[row] = 0  # neighbours are read without the table: no stale keys
         self._free.extend(rows)
         self.rows -= len(rows)
+
+    @property
+    def siblings(self) -> tuple[array[int], array[int]]:
+        """For every row the next one with its parent and the one before; NONE where none is."""
+        return self._next, self._previous
 
     def is_only_child(self, row: int) -> bool:
         """Whether a row, which has a parent, has no siblings."""

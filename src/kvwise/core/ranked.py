@@ -55,7 +55,7 @@ class Ranked:
         """`row` became a candidate."""
         queued = self._queued
         if row >= len(queued):
-            queued.frombytes(bytes(queued.itemsize * (row + 1 - len(queued))))
+            queued.frombytes(bytes(queued.itemsize * (self._index.capacity - len(queued))))
         if queued[row] != self._index.stamp[row]:
             self._enqueue(row)
 
@@ -142,12 +142,13 @@ class Ranked:
         entry = heapq.heappop(self._queues[self._best])
         self._queued[entry & NONE] = 0
 
-    def follows(self, row: int) -> bool:
-        """Whether neither it nor anything else with its stamp waits."""
-        if self._aside or (row < len(self._queued) and self._queued[row]):
-            return False
-        queue = self._queues[self._best]
-        return not queue or queue[0] >> 32 != self._index.stamp[row]
+    def waiting(self, stamp: int) -> array[int] | None:
+        """Under which stamp each row waits, if none does under this one."""
+        queue, queued = self._queues[self._best], self._queued
+        if self._aside or (queue and queue[0] >> 32 == stamp):
+            return None
+        queued.frombytes(bytes(queued.itemsize * (self._index.capacity - len(queued))))
+        return queued
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""
