@@ -23,6 +23,7 @@ from kvwise.core.keys import KEY_BYTES
 from kvwise.core.pages import Pages
 from kvwise.core.policies import POLICIES
 from kvwise.core.reuse import Reuse, Stay
+from kvwise.core.uses import STAMP_MAX
 from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 
@@ -51,6 +52,7 @@ class Blocks:
         self.page_bytes = page_bytes
         self.keep = Keep(self.pages.count * page_bytes)
         self.pins = 0
+        self._now_ns = -1
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
         self.doomed: set[int] = set()
@@ -120,8 +122,10 @@ class Blocks:
         Stamps have 32 bits. When they are used up all are halved: what was used at two neighbouring
         times counts as used at one.
         """
-        self.reuse.pass_time(now_ns)
-        if self.reuse.uses.is_full:
+        if now_ns != self._now_ns:
+            self._now_ns = now_ns
+            self.reuse.pass_time(now_ns)
+        if self.reuse.uses.last >= STAMP_MAX:
             columns.halve(self.index.stamp)
             self.reuse.halve()
             for shelf in self.shelves:

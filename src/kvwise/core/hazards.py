@@ -88,6 +88,7 @@ class Hazards:
     Attributes:
         number: tells it from other classes.
         counts: what it learned from last; None before that.
+        risks: what came into each bucket, of it and of the classes around it.
     """
 
     def __init__(self, number: int = 0, around: Hazards | None = None) -> None:
@@ -96,6 +97,7 @@ class Hazards:
         self._around = around
         self._hits = [0.0] * BUCKETS
         self._risks = [0.0] * BUCKETS
+        self.risks: tuple[list[float], ...] = (self._risks, *(around.risks if around else ()))
         self._learned = 0
         self.counts: _Counts | None = around.counts if around else None
         self._rate: float | None = around.rate if around else 1 / _USUAL_S
@@ -104,9 +106,8 @@ class Hazards:
 
     def wait(self, bucket: int, share: float) -> None:
         """A share of a use came into a bucket, not used again as yet."""
-        self._risks[bucket] += share
-        if self._around is not None:
-            self._around.wait(bucket, share)
+        for risks in self.risks:
+            risks[bucket] += share
 
     def hit(self, bucket: int, share: float) -> None:
         """A share of a use was used again within a bucket."""
@@ -123,10 +124,10 @@ class Hazards:
         """Take in what was counted; `uses` is how many there were ever, of all classes."""
         fade = 0.5 ** ((uses - self._learned) / _HALF_LIFE_USES)
         self._learned = uses
-        hits = self._hits = [fade * share for share in self._hits]
-        risks = self._risks = [fade * share for share in self._risks]
-        around = self._around
-        self.counts = _Counts(hits[:], risks[:], around.counts if around else None)
+        hits = [fade * share for share in self._hits]
+        risks = [fade * share for share in self._risks]
+        self._hits[:], self._risks[:] = hits, risks
+        self.counts = _Counts(hits, risks, self._around.counts if self._around else None)
         self._rate = None
         self._density = self._within = []
 

@@ -67,26 +67,17 @@ class Index:
         Each is below the one before it, and the first below `parent` (NONE for the first of a
         chain).
         """
-        rows, put, free, above = array("I"), self._table.put, self._free, parent
-        his, los, spaces, parents = self.hi, self.lo, self.space, self.parent
-        child, after, before = self._child, self._next, self._previous
-        counts, stamps = self.pins, self.stamp
-        for hi, lo in _KEY.iter_unpack(keys):
-            if not free:
+        rows, halves, left = array("I"), _KEY.iter_unpack(keys), len(keys) // _KEY.size
+        while left:
+            if not self._free:
                 self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
-            row = free[-1]
-            if put(row, hi, lo) != NONE:
-                break
-            free.pop()
-            his[row], los[row], spaces[row], parents[row] = hi, lo, space, above
-            child[row] = after[row] = before[row] = NONE
-            counts[row], stamps[row] = pins, stamp
-            if rows:
-                child[above] = row
-            elif above != NONE:
-                self._link(row, above)
-            rows.append(row)
-            above = row
+            some = self._free[-left:]
+            some.reverse()
+            count = self._table.put_chain(some, halves)
+            left = left - count if count == len(some) else 0
+            del self._free[len(self._free) - count :]
+            rows += some[:count]
+        self._set(rows, parent, (space, stamp, pins))
         self.rows += len(rows)
         return rows
 
@@ -271,6 +262,20 @@ class Index:
         fresh = columns.numbers(have, more)
         fresh.reverse()
         self._free[:0] = fresh
+
+    def _set(self, rows: array[int], parent: int, values: tuple[int, int, int]) -> None:
+        """Give new rows, a chain below a parent, its links, its space, stamp and pins."""
+        spaces, parents, counts, stamps = self.space, self.parent, self.pins, self.stamp
+        child, after, before = self._child, self._next, self._previous
+        (space, stamp, pins), above, below = values, parent, NONE
+        for row in rows:
+            spaces[row], stamps[row], counts[row] = space, stamp, pins
+            parents[row], above = above, row
+            after[row] = before[row] = NONE
+        for row in reversed(rows):
+            child[row], below = below, row
+        if rows and parent != NONE:
+            self._link(below, parent)
 
     def _link(self, row: int, parent: int) -> None:
         head = self._child[parent]

@@ -157,6 +157,8 @@ class _Priced:
 def runs(tiers: bytes) -> tuple[tuple[int, int], ...]:
     """(tier, count) runs of the tiers of chunks."""
     others = tiers.translate(None, tiers[:1])
+    if tiers and not others:
+        return ((tiers[0], len(tiers)),)
     known, found, start = {*tiers[:1], *others}, [], 0
     while start < len(tiers):
         tier = tiers[start]

@@ -101,24 +101,24 @@ class Ranked:
 
     def _look(self) -> int:
         """The class whose first candidate has the lowest score, or -1."""
-        self._looked_s = self._reuse.uses.now_s
+        self._looked_s = now_s = self._reuse.uses.now_s
+        stamps, queued = self._index.stamp, self._queued
         moved = True
         while moved:  # what moved to another queue may be the first one there
             moved = False
-            for number in tuple(self._queues):
-                moved |= not self._settle(number)
+            for number, queue in tuple(self._queues.items()):
+                row = queue[0] & NONE if queue else NONE
+                if row == NONE or not stamps[row] == queue[0] >> 32 == queued[row]:
+                    moved |= not self._settle(number)
         best, least = -1, float("inf")
+        hazards, age_s = self._reuse.hazards, self._reuse.uses.age_s
+        score_of, stay_s = self._score, self._stay.seconds(now_s)
         for number, queue in self._queues.items():
-            score = self._score_of(queue[0] >> 32)
+            stamp = queue[0] >> 32
+            score = score_of(hazards(stamp), age_s(stamp), stay_s)
             if score < least:
                 best, least = number, score
         return best
-
-    def _score_of(self, stamp: int) -> float:
-        reuse = self._reuse
-        return self._score(
-            reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds(reuse.uses.now_s)
-        )
 
     def _settle(self, number: int) -> bool:
         """Put candidates that were used since where they belong, until the first was not.

@@ -238,19 +238,16 @@ class Reuse:
 
     def gone(self, rows: Sequence[int]) -> None:
         """Blocks of one use leave; their keys are remembered."""
-        index, put = self._index, self.ghost.put
-        his, los, stamp = index.hi, index.lo, index.stamp[rows[0]]
-        for row in rows:
-            lost = put(his[row], los[row], stamp)
-            if lost:
-                self.uses.lose_sight(lost)
+        his, los, stamp = self._index.hi, self._index.lo, self._index.stamp[rows[0]]
+        for lost in self.ghost.put([(his[row], los[row]) for row in rows], stamp):
+            self.uses.lose_sight(lost)
 
     def refused(self, keys: bytes, stamp: int) -> None:
         """Offered blocks are not taken in; their keys are remembered."""
-        for place in range(len(keys) // KEY_BYTES - 1, -1, -1):
-            lost = self.ghost.put(*self.ghost.halves(keys, place), stamp)
-            if lost:
-                self.uses.lose_sight(lost)
+        places = range(len(keys) // KEY_BYTES - 1, -1, -1)
+        halves = [self.ghost.halves(keys, place) for place in places]
+        for lost in self.ghost.put(halves, stamp):
+            self.uses.lose_sight(lost)
 
     # --- answers ---
 

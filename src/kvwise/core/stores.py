@@ -212,7 +212,8 @@ class Stores:
             blocks.unpin(row)
             if not doomed:
                 blocks.drop(row, Why.FAILED)
-        kept = [row for row in whole if not blocks.is_doomed(row)]
+        doomed = blocks.doomed
+        kept = [row for row in whole if row not in doomed] if doomed else whole.tolist()
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:

@@ -170,12 +170,18 @@ class Uses:
         self._sorted_s = self.now_s
         oldest = max(self._first, self.last - USES_MAX + 1)
         when, live, classes, edges = self._when, self._live, self._class, self._edges
-        for bucket, edge_s in enumerate(EDGES, 1):
-            stamp, until_s = max(edges[bucket], oldest), self.now_s - edge_s
-            while stamp <= self.last:
-                place = (stamp - self._first) % USES_MAX
+        first, last, now_s, bucket = self._first, self.last, self.now_s, 0
+        for edge_s in EDGES:
+            bucket += 1
+            stamp, until_s = edges[bucket], now_s - edge_s
+            if stamp < oldest:
+                stamp = oldest
+            while stamp <= last:
+                place = (stamp - first) % USES_MAX
                 if when[place] > until_s:
                     break
-                classes[place].wait(bucket, live[place])
+                share = live[place]
+                for risks in classes[place].risks:
+                    risks[bucket] += share
                 stamp += 1
             edges[bucket] = stamp
