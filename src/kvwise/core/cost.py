@@ -8,6 +8,7 @@ link. Both are linear in their unknowns, so both are fitted by recursive least s
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from kvwise.core.explore import Explorer
@@ -73,8 +74,10 @@ class Fit:
         """
         if self.samples < _TRIED:
             return 0.0
-        spread, size = self._spread, range(len(features))
-        weights = sum(features[i] * spread[i][j] * features[j] for i in size for j in size)
+        weights = 0.0
+        for feature, row in zip(features, self._spread, strict=True):
+            for other, both in zip(features, row, strict=True):
+                weights += feature * both * other
         value = self.predict(features)
         return min(math.hypot(math.sqrt(max(0.0, weights)), self.error * value), value)
 
@@ -252,7 +255,7 @@ class Pipe:
 
 def _class(size_bytes: float) -> int:
     """0 for small transfers, 1 for middling, 2 for large ones."""
-    return sum(size_bytes >= least for least in _CLASSES_BYTES)
+    return bisect_right(_CLASSES_BYTES, size_bytes)
 
 
 class Lane:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -246,12 +245,12 @@ class Loads:
 
     def _tokens(self, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
         """Tokens that chunks provide, by tier; the first of them are on the device already."""
-        name, tokens = self._world.name, Counter[str]()
+        name, tokens = self._world.name, dict[str, int]()
         for tier, count in runs(tiers):
-            tokens[name(tier)] += count * layout.chunk_tokens
+            tokens[name(tier)] = tokens.get(name(tier), 0) + count * layout.chunk_tokens
         if tiers:
             tokens[name(tiers[0])] -= skip_tokens
-        return dict(tokens)
+        return tokens
 
     # --- loading ---
 

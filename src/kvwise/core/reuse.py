@@ -14,6 +14,7 @@ that is not kept is learned about like any other, and nothing has to be kept to 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -182,7 +183,7 @@ class Reuse:
 
     def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
         """A use of this request begins, of so many blocks from place `first` of its prompt on."""
-        length = sum(visit.tokens > limit for limit in LENGTHS)
+        length = bisect_left(LENGTHS, visit.tokens)
         coarse = (way, min(visit.turn, TURNS_MAX))
         hazards = self._class(*coarse, length, min(visit.space, SPACES_MAX))
         return self.uses.begin(Use(hazards, way, blocks, first, visit.turn))

@@ -7,8 +7,8 @@ stamp, so what is known of their use is kept once.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kvwise.core.hazards import BUCKETS, EDGES, FIRST_S, Hazards, bucket_of
 
@@ -30,8 +30,7 @@ class Way(IntEnum):
     GENERATED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One way in which a request uses blocks.
 
     Attributes:
@@ -79,14 +78,15 @@ class Uses:
         """Somebody uses blocks now; the stamp they get."""
         self.last += 1
         place = (self.last - self._first) % USES_MAX
+        hazards, way, blocks, start, turn = use
         if place == len(self._when):
-            self._class.append(use.hazards)
+            self._class.append(hazards)
             for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
                 column.append(0)
-        self._class[place], self._when[place], self._live[place] = use.hazards, self.now_s, 1.0
-        self._way[place], self._size[place] = use.way, use.blocks
-        self._start[place], self._turn[place] = use.first, use.turn
-        use.hazards.wait(0, 1.0)
+        self._class[place], self._when[place], self._live[place] = hazards, self.now_s, 1.0
+        self._way[place], self._size[place] = way, blocks
+        self._start[place], self._turn[place] = start, turn
+        hazards.wait(0, 1.0)
         return self.last
 
     def skip(self, count: int) -> int:

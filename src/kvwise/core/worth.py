@@ -52,8 +52,8 @@ class Worth:
         """
         if hints.pin_s or hints.priority > 0:
             return True
-        world = self._world
-        return world.blocks.reuse.chance(stamp, FOREVER_S) >= world.config.chance_min
+        world, chance_min = self._world, self._world.config.chance_min
+        return not chance_min or world.blocks.reuse.chance(stamp, FOREVER_S) >= chance_min
 
     def bundles(
         self, tier: int, rows: Sequence[int], hints: Hints, horizon_ns: int
