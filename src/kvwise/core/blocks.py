@@ -23,7 +23,6 @@ from kvwise.core.keys import KEY_BYTES
 from kvwise.core.pages import Pages
 from kvwise.core.policies import POLICIES
 from kvwise.core.reuse import Reuse, Stay
-from kvwise.core.uses import STAMP_MAX
 from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 
@@ -71,9 +70,11 @@ class Blocks:
         if len(rows) >= MANY:
             states = [shelf.state for shelf in self.shelves]
             return columns.first_with(states, rows, State.READY)
-        tiers, state, ready = bytearray(), self.shelves[DRAM].state, int(State.READY)
+        tiers, state = bytearray(), self.shelves[DRAM].state
+        if {*map(state.__getitem__, rows)} == {READY}:
+            return bytes(len(rows))
         for row in rows:
-            tier = DRAM if state[row] == ready else self.tier_of(row)
+            tier = DRAM if state[row] == READY else self.tier_of(row)
             if tier < 0:
                 break
             tiers.append(tier)
@@ -85,7 +86,7 @@ class Blocks:
         if last - first >= MANY:
             return len(columns.first_with([state], rows[first:], State.READY))
         place = first
-        while place < last and state[rows[place]] == State.READY:
+        while place < last and state[rows[place]] == READY:
             place += 1
         return place - first
 
@@ -105,7 +106,7 @@ class Blocks:
             if sizes == array("I", [sizes[0]]) * len(sizes):
                 first = columns.gather(shelf.location, rows)
                 return self.pages.chains(first, sizes[0])
-        return tuple(page for row in rows for page in self.pages_of(row))
+        return self.pages.chain_all([shelf.location[row] for row in rows])
 
     def absent_from(self, tier: int, rows: Sequence[int]) -> Sequence[int]:
         """Those of the rows that have no copy on a tier."""
@@ -125,7 +126,7 @@ class Blocks:
         if now_ns != self._now_ns:
             self._now_ns = now_ns
             self.reuse.pass_time(now_ns)
-        if self.reuse.uses.last >= STAMP_MAX:
+        if self.reuse.uses.is_full:
             columns.halve(self.index.stamp)
             self.reuse.halve()
             for shelf in self.shelves:

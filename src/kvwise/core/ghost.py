@@ -30,7 +30,6 @@ class Ghost:
         self._spare = self._count = 0
         """A row that is free; as many as that are in use."""
 
-
     def __len__(self) -> int:
         return self._count
 

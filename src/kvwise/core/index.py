@@ -158,10 +158,6 @@ class Index:
         """For every row the next one with its parent and the one before; NONE where none is."""
         return self._next, self._previous
 
-    def is_only_child(self, row: int) -> bool:
-        """Whether a row, which has a parent, has no siblings."""
-        return self._next[row] == NONE == self._previous[row]
-
     def has_children(self, row: int) -> bool:
         """Whether any row names this one as its parent."""
         return self._child[row] != NONE

@@ -69,6 +69,9 @@ class Uses:
         self._edges = [1] * BUCKETS
         """By bucket, the stamp of the first use that has not come into it."""
 
+        self._due_s = [0.0] * BUCKETS
+        """By bucket, when to look at that use again."""
+
     @property
     def is_full(self) -> bool:
         """Whether the clock has to be set back before the next use."""
@@ -109,7 +112,7 @@ class Uses:
         self._class.clear()
         for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
             del column[:]
-        self._edges = [self._first] * BUCKETS
+        self._edges, self._due_s = [self._first] * BUCKETS, [0.0] * BUCKETS
 
     def _place(self, stamp: int) -> int:
         """Where a use is remembered, or -1."""
@@ -171,14 +174,17 @@ class Uses:
         oldest = max(self._first, self.last - USES_MAX + 1)
         when, live, classes, edges = self._when, self._live, self._class, self._edges
         first, last, now_s, bucket = self._first, self.last, self.now_s, 0
+        due_s = self._due_s
         for edge_s in EDGES:
             bucket += 1
-            stamp, until_s = edges[bucket], now_s - edge_s
-            if stamp < oldest:
-                stamp = oldest
+            if due_s[bucket] > now_s:
+                continue
+            stamp, until_s = max(edges[bucket], oldest), now_s - edge_s
+            due_s[bucket] = 0.0
             while stamp <= last:
                 place = (stamp - first) % USES_MAX
                 if when[place] > until_s:
+                    due_s[bucket] = when[place] + edge_s - FIRST_S / 8  # early rather than late
                     break
                 share = live[place]
                 for risks in classes[place].risks:
