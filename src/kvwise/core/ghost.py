@@ -38,35 +38,35 @@ class Ghost:
         put, his, los, stamps = self._table.put, self._hi, self._lo, self._stamp
         older, newer, lost = self._older, self._newer, list[int]()
         for hi, lo in keys:
-            row = put(self._spare, hi, lo)
+            spare, newest = self._spare, self._newest
+            row = put(spare, hi, lo)
             if row != EMPTY:
                 self._unlink(row)
+                newest = self._newest
             else:
-                row = self._spare
-                his[row], los[row] = hi, lo
-                self._spare = EMPTY
-            stamps[row], older[row], newer[row] = stamp, self._newest, EMPTY
-            if self._newest != EMPTY:
-                newer[self._newest] = row
+                row, his[spare], los[spare] = spare, hi, lo
+            stamps[row], older[row], newer[row] = stamp, newest, EMPTY
+            if newest != EMPTY:
+                newer[newest] = row
             else:
                 self._oldest = row
             self._newest = row
-            if self._spare == EMPTY and self._count < self._max:
-                self._spare = self._count = self._count + 1
-                for column in (his, los, stamps, older, newer):
-                    column.append(0)
-            elif self._spare == EMPTY:
-                lost.append(self._forget())
+            if row == spare:
+                self._take_spare(lost)
         return lost
 
-    def _forget(self) -> int:
-        """Make the place of the oldest key the spare one; the stamp it had."""
-        row = self._oldest
+    def _take_spare(self, lost: list[int]) -> None:
+        """The spare row is in use: find another one, that of the oldest key if there are enough."""
+        if self._count < self._max:
+            self._spare = self._count = self._count + 1
+            for column in (self._hi, self._lo, self._stamp, self._older, self._newer):
+                column.append(0)
+            return
+        self._spare = row = self._oldest
         self._oldest = self._newer[row]
         self._older[self._oldest] = EMPTY
         self._table.remove((row,))
-        self._spare = row
-        return self._stamp[row]
+        lost.append(self._stamp[row])
 
     def _unlink(self, row: int) -> None:
         older, newer = self._older[row], self._newer[row]
