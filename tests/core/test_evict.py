@@ -76,7 +76,7 @@ def test_a_reused_row_counts_with_its_new_stamp() -> None:
 
 
 def test_who_waits_is_told_where_nothing_else_would_come_next() -> None:
-    """Not while something has the same stamp or is set aside; rows that came later are there too."""
+    """Not while something has the same stamp or is set aside; rows that came later count too."""
     index, policy = make(3)
     first = policy.propose()
     policy.accept()
