@@ -186,8 +186,6 @@ class Uses:
                 if when[place] > until_s:
                     due_s[bucket] = when[place] + edge_s - FIRST_S / 8  # early rather than late
                     break
-                share = live[place]
-                for risks in classes[place].risks:
-                    risks[bucket] += share
+                classes[place].wait(bucket, live[place])
                 stamp += 1
             edges[bucket] = stamp
