@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kvwise.bench.engine_bench import EngineBenchOptions, run_engine_bench
-from kvwise.bench.engine_prompts import LEAST_TOKENS
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Row, Rows
+from kvwise.cli.bench_options import end_in_order, engine_options, show_notes
 
 PROMPT_TOKENS = 2048
-PROMPT_TOKENS_MAX = 3900
-"""The engine's context, less an answer."""
 REQUESTS, QUICK_REQUESTS = 36, 6
 BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 1
@@ -43,34 +37,13 @@ Examples:
     type=click.IntRange(3, 1000),
     help=f"Cold requests of each side.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
 )
-@click.option(
-    "--prompt-tokens",
-    type=click.IntRange(LEAST_TOKENS, PROMPT_TOKENS_MAX),
-    default=PROMPT_TOKENS,
-    show_default=True,
-    help="Tokens of each prompt.",
-)
-@click.option("--quick", is_flag=True, help="Fewer of everything: shows that it works.")
-@click.option(
-    "--spare-cores",
-    type=click.IntRange(0),
-    help="Cores that the engines leave to everything else.  [default: 1 where there are two]",
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws prompts.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("bench-engine-out"),
-    show_default=True,
-    help="Folder for the logs; the disk tier lies there during the run.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+@engine_options(out="bench-engine-out", prompt_tokens=PROMPT_TOKENS)
 def command(  # noqa: PLR0913  one parameter for each option
     *,
     requests: int | None,
     prompt_tokens: int,
     quick: bool,
-    spare_cores: int | None,
+    spare_cores: int,
     seed: int,
     out: Path,
     as_json: bool,
@@ -87,10 +60,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    if spare_cores is None:
-        spare_cores = min(1, len(os.sched_getaffinity(0)) - 1)
+    end_in_order()
     options = EngineBenchOptions(
         out=out,
         requests=requests or (QUICK_REQUESTS if quick else REQUESTS),
@@ -112,12 +82,6 @@ def command(  # noqa: PLR0913  one parameter for each option
     return 0
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
-
-
 def _show(rows: Rows, console: Console) -> None:
     """The rows in a few lines."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -128,8 +92,7 @@ def _show(rows: Rows, console: Console) -> None:
         table.add_row(*_cells(row))
     console.print()
     console.print(table)
-    for note in rows.notes:
-        console.print(f"[yellow]note[/yellow]: {escape(note)}", highlight=False)
+    show_notes(rows, console)
 
 
 def _cells(row: Row) -> list[str]:
