@@ -20,6 +20,7 @@ from kvwise.bench import chat, machine, slow_serve
 from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_load import Conversation, Load
+from kvwise.bench.engine_one_shot import CHUNK_TOKENS, TOKEN_BYTES
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others, keep_off
 from kvwise.bench.engine_rig import engine_cores
@@ -28,9 +29,8 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
-from kvwise.bench.server import BLOCK_TOKENS, Engine, EngineOptions
+from kvwise.bench.server import Engine, EngineOptions
 from kvwise.bench.slow_serve import Orders
-from kvwise.core.layout import default_chunk_tokens
 from kvwise.core.words import Decision
 from kvwise.units import GIB, KIB, round_up
 
@@ -48,9 +48,6 @@ NEAR = (0.8, 1.2)
 
 PROMPTS = 5
 """Prompts in rotation: by the time one comes again, others have taken its place in memory."""
-
-TOKEN_BYTES = 23_040
-"""KV of a token of the model."""
 
 PAGE_BYTES = 128 * KIB
 WORSE_MAX = 1.1
@@ -361,5 +358,4 @@ def _store(rig: _Rig, options: NeverWorseOptions) -> None:
 
 def _arena_bytes(prompt_tokens: int) -> int:
     """Room for one prompt and no more, so that the next one takes its place."""
-    chunk_tokens = default_chunk_tokens(BLOCK_TOKENS, BLOCK_TOKENS * TOKEN_BYTES)
-    return prompt_tokens // chunk_tokens * round_up(chunk_tokens * TOKEN_BYTES, PAGE_BYTES)
+    return prompt_tokens // CHUNK_TOKENS * round_up(CHUNK_TOKENS * TOKEN_BYTES, PAGE_BYTES)

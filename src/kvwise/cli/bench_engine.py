@@ -22,6 +22,7 @@ BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 1
 REPEATS, QUICK_REPEATS = 3, 1
 RESTARTS, QUICK_RESTARTS = 2, 1
+ONE_SHOT, QUICK_ONE_SHOT = 400, 20
 
 
 @click.command(
@@ -55,7 +56,8 @@ def command(  # noqa: PLR0913  one parameter for each option
     (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
     cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise with itself when
     told to leave a request alone, and control the one without kvwise with itself: so much the
-    machine makes of no difference at all.
+    machine makes of no difference at all. The row one_shot says how much of short prompts that
+    nobody sends again is written to disk.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
@@ -69,6 +71,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         hits=QUICK_HITS if quick else HITS,
         repeats=QUICK_REPEATS if quick else REPEATS,
         restarts=QUICK_RESTARTS if quick else RESTARTS,
+        one_shot=QUICK_ONE_SHOT if quick else ONE_SHOT,
         spare_cores=spare_cores,
         seed=seed,
     )
@@ -88,10 +91,17 @@ def _show(rows: Rows, console: Console) -> None:
     table.add_column("path")
     for name in ("ms", "against", "ttft", "95 %", "tokens/s", "95 %"):
         table.add_column(name, justify="right")
-    for row in rows.rows:
+    *timed, one_shot = rows.rows
+    for row in timed:
         table.add_row(*_cells(row))
     console.print()
     console.print(table)
+    shares = " and ".join(f"{share:.1%}" for share in one_shot["written_share"])
+    console.print(
+        f"of {one_shot['requests']} prompts that nobody sends again, {shares} of the two halves "
+        "were written to disk",
+        highlight=False,
+    )
     show_notes(rows, console)
 
 
