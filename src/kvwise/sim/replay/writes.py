@@ -41,6 +41,7 @@ from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 500
 DISK = 1
+LRU = "lru"
 DISK_LATENCY_S = 1e-4
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
@@ -56,7 +57,7 @@ class Rule:
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.admission if self.eviction != "lru" else f"{self.admission}, lru"
+        return self.admission if self.eviction == self.admission else f"{self.admission}, {self.eviction}"
 
 
 @dataclass(frozen=True, slots=True)
