@@ -115,9 +115,10 @@ class Governor:
         written_bytes: ever, over all lives of the store that are known.
     """
 
-    def __init__(self, per_day: int) -> None:
-        """Nothing was written or offered yet."""
+    def __init__(self, per_day: int, *, is_priced: bool = True) -> None:
+        """Nothing was written or offered yet; without a price the budget goes to who comes first."""
         self.per_day = per_day
+        self._is_priced = is_priced
         self.burst_bytes = per_day * BURST_DAYS
         self.level_bytes = per_day * FIRST_DAYS
         self.written_bytes = 0
@@ -165,6 +166,8 @@ class Governor:
         if not self.per_day:
             return count
         self.pass_time(now_ns)
+        if not self._is_priced:
+            return min(count, max(0, int(self.level_bytes / size_bytes)))
         total_bytes = size_bytes * count
         place, offered = worth_class(value_s / total_bytes), self._memory.offered_bytes
         offered[place] = offered.get(place, 0.0) + total_bytes

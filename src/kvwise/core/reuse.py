@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards
-from kvwise.core.index import Index
+from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.uses import Use, Uses, Way
 
@@ -45,23 +45,44 @@ class Visit:
     Attributes:
         turn: of its session, from 1.
         tokens, space: length of its prompt, number of its namespace.
+        known: chunks of its prompt that were seen before.
         chunks: of its prompt, seen before or not.
-        seen_end: key of the last of those; empty if there are none, or once it was offered.
-        prompt_end: key of the last chunk of the prompt; empty once it was offered.
-        prompt: key of the last chunk of the prompt.
-        tail: key of the last chunk that was offered.
+        head, prompt: keys of the first and of the last chunk of the prompt.
+        tail, place: key of the chunk below which the next offer is expected, and which chunk of
+            the request that offer begins with.
+        reach: chunks of the request that were offered, or are of its prompt.
         stamps: of its uses, by way; 0 for none as yet.
     """
 
     turn: int
     tokens: int
     space: int
+    known: int
     chunks: int
-    seen_end: bytes
-    prompt_end: bytes
+    head: bytes
     prompt: bytes
-    tail: bytes = b""
+    tail: bytes
+    place: int
+    reach: int
     stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def goes_on(self, keys: bytes) -> bool:
+        """Whether these are keys of the same request, asked for again.
+
+        What it generated since may be among them, and of a load that failed only the beginning is
+        asked for.
+        """
+        chunks = len(keys) // KEY_BYTES
+        if chunks < self.chunks:
+            return keys[:KEY_BYTES] == self.head
+        return chunks <= self.reach + 1 and self.ends(keys)
+
+    def ends(self, keys: bytes) -> bool:
+        """Whether the prompt, or the part of it that these keys from its beginning are, is this."""
+        end = keys[: self.chunks * KEY_BYTES]
+        if len(end) < self.chunks * KEY_BYTES:
+            return keys[:KEY_BYTES] == self.head
+        return end[-KEY_BYTES:] == self.prompt
 
 
 class Stay:
@@ -120,7 +141,7 @@ class Reuse:
         Returns the stamp for these rows; 0 for a request that was met before.
         """
         before = self._visits.pop(who, None)
-        if before is not None and before.prompt == keys[-KEY_BYTES:]:
+        if before is not None and before.goes_on(keys):
             self._visits[who] = before
             return 0
         chunks, here = len(keys) // KEY_BYTES, len(rows)
@@ -131,10 +152,13 @@ class Reuse:
             turn=self.uses.next_turn(last, known),
             tokens=tokens,
             space=space,
+            known=known,
             chunks=chunks,
-            seen_end=keys[(known - 1) * KEY_BYTES : known * KEY_BYTES] if known > here else b"",
-            prompt_end=keys[-KEY_BYTES:] if chunks > known else b"",
+            head=keys[:KEY_BYTES],
             prompt=keys[-KEY_BYTES:],
+            tail=keys[(here - 1) * KEY_BYTES : here * KEY_BYTES] if here else ROOT,
+            place=here,
+            reach=chunks,
         )
         self._visits[who] = visit
         if len(self._visits) > VISITS_MAX:
@@ -151,33 +175,56 @@ class Reuse:
     ) -> Iterator[tuple[int, int]]:
         """Offered chunks below `parent`, in order, as (how many, stamp of their use)."""
         visit = self._visits.get(who)
-        if visit is None or (visit.tail and parent == ROOT):  # it never asked, or is another one
-            self._visits.pop(who, None)
+        if visit is None or (parent == ROOT and not visit.ends(keys)):
+            self._visits.pop(who, None)  # it never asked, or is another one
             self.meet(who, space, keys, array("I"), tokens)
             visit = self._visits[who]
-        visit.tail = keys[-KEY_BYTES:]
-        count, place = len(keys) // KEY_BYTES, 0
-        for way, end in ((Way.SEEN, visit.seen_end), (Way.NEW, visit.prompt_end)):
-            if not end or place == count:
-                continue
-            found = _find(keys, end, place)
-            if found >= 0 and way is Way.SEEN:
-                visit.seen_end = b""
-            elif found >= 0:
-                visit.prompt_end = b""
-            until = found + 1 if found >= 0 else count
-            yield until - place, visit.stamps[way]
-            place = until
-        if place < count:
-            yield count - place, self._generated(visit, count - place)
+            visit.tail = parent
+        place = self._place(visit, keys, parent)
+        end = place + len(keys) // KEY_BYTES
+        visit.tail, visit.place = keys[-KEY_BYTES:], end
+        for way, last in ((Way.SEEN, visit.known), (Way.NEW, visit.chunks)):
+            if place < min(end, last):
+                yield min(end, last) - place, visit.stamps[way]
+                place = min(end, last)
+        if place < end:
+            yield end - place, self._generated(visit, place, end)
 
-    def _generated(self, visit: Visit, chunks: int) -> int:
+    def _place(self, visit: Visit, keys: bytes, parent: bytes) -> int:
+        """Which chunk of a request an offer below `parent` begins with.
+
+        An engine may begin anywhere: beyond what its device lost, or again from an earlier chunk
+        when what it had computed turned out to be wrong.
+        """
+        if parent == visit.tail:
+            return visit.place
+        if parent == ROOT:
+            return 0
+        if parent == visit.prompt:
+            return visit.chunks
+        found = _find(keys, visit.prompt)
+        if found >= 0:
+            return max(0, visit.chunks - 1 - found)
+        above = self._above(parent, visit.head)
+        return above or visit.place
+
+    def _above(self, key: bytes, head: bytes) -> int:
+        """How many blocks a chain has from one down to another; 0 where they are not here."""
+        index, count = self._index, 1
+        row, first = index.find(key), index.find(head)
+        while row not in (first, NONE):
+            row = index.parent[row]
+            count += 1
+        return count if row == first != NONE else 0
+
+    def _generated(self, visit: Visit, place: int, end: int) -> int:
         """The stamp of what a request generates, or of what it goes on with."""
-        stamp = visit.stamps[Way.GENERATED]
+        stamp, more = visit.stamps[Way.GENERATED], end - max(place, visit.reach)
+        visit.reach = max(end, visit.reach)
         if self.uses.is_known(stamp):
-            self.uses.grow(stamp, chunks)
+            self.uses.grow(stamp, max(0, more))
             return stamp
-        stamp = self._begin(visit, Way.GENERATED, chunks, visit.chunks)
+        stamp = self._begin(visit, Way.GENERATED, end - place, visit.chunks)
         visit.stamps[Way.GENERATED] = stamp
         return stamp
 
@@ -265,9 +312,9 @@ class Reuse:
         return self.hazards(stamp).chance(self.uses.age_s(stamp), horizon_s)
 
 
-def _find(keys: bytes, key: bytes, place: int) -> int:
-    """The place of a key among joined keys, from a place on, or -1."""
-    at = keys.find(key, place * KEY_BYTES)
+def _find(keys: bytes, key: bytes) -> int:
+    """The place of a key among joined keys, or -1."""
+    at = keys.find(key)
     while at >= 0 and at % KEY_BYTES:
         at = keys.find(key, at + 1)
     return at // KEY_BYTES if at >= 0 else -1

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvwise.core.admit import Admit, Reject, admit_prompt
+from kvwise.core.admit import WORTH, Admit, Reject, admit_prompt
 from kvwise.core.govern import Governor
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
@@ -105,7 +105,8 @@ class Stores:
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
         self.queues = {tier: DeferredWrites(world.config.queue_bytes) for tier in lower}
-        self.governors = {tier: Governor(world.config.write_bytes_per_day) for tier in lower}
+        is_priced, per_day = world.config.admission == WORTH, world.config.write_bytes_per_day
+        self.governors = {tier: Governor(per_day, is_priced=is_priced) for tier in lower}
         self._worth = Worth(world)
         self._declined: dict[tuple[int, int, str], None] = {}
 

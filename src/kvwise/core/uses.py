@@ -124,6 +124,11 @@ class Uses:
         """Whether more than its stamp is known of a use."""
         return self._place(stamp) >= 0
 
+    def is_seen(self, stamp: int) -> bool:
+        """Whether it is remembered as a use of blocks that were seen before."""
+        place = self._place(stamp)
+        return place >= 0 and self._way[place] == Way.SEEN
+
     def age_s(self, stamp: int) -> float:
         """Seconds since a use, at most since anything is remembered."""
         place = self._place(stamp)

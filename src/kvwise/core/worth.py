@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvwise.core.admit import ALL, WORTH
 from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
 from kvwise.core.reuse import FOREVER_S
@@ -19,6 +20,8 @@ from kvwise.core.world import Space, World
 PRIORITY_BASE = 4.0
 """A request of priority 1 counts four times, one of priority -1 a quarter."""
 
+RULE_VALUE_S = 1.0
+"""What a rule that knows no worth takes every chain to be worth."""
 
 ROUNDING = 1e-9
 """Sums that differ by so small a part are equal."""
@@ -63,6 +66,8 @@ class Worth:
         Nothing is said of what comes below a row that has.
         """
         world, found = self._world, list[Bundle]()
+        if world.config.admission != WORTH:
+            return self._by_rule(tier, rows)
         space = world.spaces[world.blocks.index.space[rows[0]]]
         size_bytes = world.stored_bytes(tier, space.raw_bytes)
         factor = PRIORITY_BASE**hints.priority
@@ -85,6 +90,17 @@ class Worth:
                 found[-1].value_s += last.value_s
                 found[-1].size_bytes += last.size_bytes
         return found, 0
+
+    def _by_rule(self, tier: int, rows: Sequence[int]) -> tuple[list[Bundle], int]:
+        """What a rule that knows no worth takes of a chain: all, or what was seen before."""
+        world, count = self._world, len(rows)
+        blocks = world.blocks
+        if world.config.admission != ALL:
+            seen, stamp = blocks.reuse.uses.is_seen, blocks.index.stamp
+            count = next((n for n, row in enumerate(rows) if not seen(stamp[row])), count)
+        space = world.spaces[blocks.index.space[rows[0]]]
+        size_bytes = count * world.stored_bytes(tier, space.raw_bytes)
+        return [Bundle([*rows[:count]], RULE_VALUE_S, size_bytes)] * bool(count), len(rows) - count
 
     def chance(self, row: int, horizon_ns: int) -> float:
         """Probability that a block is used again within a horizon from now on."""
