@@ -213,8 +213,9 @@ class Stores:
             blocks.unpin(row)
             if not doomed:
                 blocks.drop(row, Why.FAILED)
-        doomed = blocks.doomed
-        kept = [row for row in whole if row not in doomed] if doomed else whole.tolist()
+        kept = whole.tolist()
+        if blocks.doomed:
+            kept = [row for row in kept if row not in blocks.doomed]
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:
