@@ -37,6 +37,10 @@ class Eviction(Protocol):
         """Whether a row with the stamp of the one last accepted would come next, were it added."""
         ...
 
+    def yields_to(self, stamp: int) -> bool:
+        """Whether what would leave next is worth no more than a newcomer of this use."""
+        ...
+
     def set_aside(self) -> None:
         """The last proposal is in use: do not propose it until `restore`."""
         ...
@@ -110,6 +114,10 @@ class Lru:
         if self._aside or (row < len(self._queued) and self._queued[row]):
             return False
         return not self._heap or self._heap[0] >> 32 != self._index.stamp[row]
+
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: a newcomer was used last."""
+        return True
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

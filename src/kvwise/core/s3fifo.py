@@ -79,6 +79,10 @@ class S3Fifo:
         """No: it would come last."""
         return False
 
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: newcomers have a queue of their own."""
+        return True
+
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""
         row, _ = self._proposed.popleft()

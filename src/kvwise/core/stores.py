@@ -145,6 +145,7 @@ class Stores:
         parent = blocks.index.find(event.parent) if event.parent != ROOT else NONE
         refusal = self._refuse(parent, event.parent)
         who, place = (event.client, event.request), 0
+        modest = self._worth.is_modest(event.hints)
         for count, stamp in blocks.reuse.parts(
             who, space.number, keys, event.parent, event.total_tokens
         ):
@@ -157,7 +158,7 @@ class Stores:
                         refusal = Why.WORTH
                         break
                     rows, pages, refusal = self._admit(
-                        keys[at : end * KEY_BYTES], parent, space, stamp
+                        keys[at : end * KEY_BYTES], parent, space, stamp, modest=modest
                     )
                     granted.add(place, rows, pages)
                     place += len(rows)
@@ -182,7 +183,7 @@ class Stores:
         return Why.BUSY if self._world.blocks.is_doomed(parent) else None
 
     def _admit(
-        self, keys: bytes, parent: int, space: Space, stamp: int
+        self, keys: bytes, parent: int, space: Space, stamp: int, *, modest: bool
     ) -> tuple[array[int], tuple[int, ...], Why | None]:
         """Rows and pages for new blocks up to one that is known, and why for none further."""
         blocks = self._world.blocks
@@ -190,10 +191,13 @@ class Stores:
         count = len(rows)
         if parent != NONE:
             blocks.pin(parent)
-        pages = blocks.reserve_chain(rows, space.raw_bytes)
+        pages = blocks.reserve_chain(rows, space.raw_bytes, modest=modest)
         if parent != NONE:
             blocks.unpin(parent)
-        return rows, pages, None if len(rows) == count else Why.NO_ROOM
+        if len(rows) == count:
+            return rows, pages, None
+        spared = modest and not blocks.shelves[DRAM].policy.yields_to(stamp)
+        return rows, pages, Why.WORTH if spared else Why.NO_ROOM
 
     def filled(self, event: Filled) -> None:
         """The client wrote its pages: whole chunks become READY, the others go."""
