@@ -14,6 +14,7 @@ from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.records import RECORDS_MAX
+from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
@@ -146,9 +147,8 @@ class Stores:
         refusal = self._refuse(parent, event.parent)
         who, place = (event.client, event.request), 0
         modest = self._worth.is_modest(event.hints)
-        for count, stamp in blocks.reuse.parts(
-            who, space.number, keys, event.parent, event.total_tokens
-        ):
+        about = About(space.number, event.total_tokens, event.hints.pause)
+        for count, stamp in blocks.reuse.parts(who, keys, event.parent, about):
             end = place + count
             while refusal is None and place < end:
                 at = place * KEY_BYTES
