@@ -20,7 +20,7 @@ from kvwise.core.hints import Hints
 from kvwise.core.words import Tick, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
-from kvwise.sim.replay.brains import CLIENT, space_of, teach
+from kvwise.sim.replay.brains import CLIENT, LEARNS, space_of, teach
 from kvwise.sim.replay.device import Device
 from kvwise.sim.replay.engine import Call, Engine, EngineSpec
 from kvwise.sim.replay.node import Drives, Node, Pipe
@@ -126,8 +126,12 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
         queue_bytes=max(each, settings.queue_size),
         write_bytes_per_day=settings.write_bytes_per_day if own else 0,
         eviction=settings.eviction if own else "lru",
+        admission="all" if variant == WRITE_ALL else "worth",
     )
-    return config if settings.margin is None else replace(config, margin=settings.margin)
+    told = {"margin": settings.margin, "chance_min": settings.min_chance if own else None}
+    if config.eviction != LEARNS and told["chance_min"] is None:
+        told["chance_min"] = 0.0
+    return replace(config, **{name: one for name, one in told.items() if one is not None})
 
 
 class _Run:
