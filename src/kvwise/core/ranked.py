@@ -160,7 +160,12 @@ class Ranked:
         """
         if self._reuse.known[0].seen < SURE_USES or self.propose() == NONE:
             return True
-        return self._score_of(self._stamp) <= self._score_of(stamp)
+        hazards, age_s = self._reuse.hazards, self._reuse.uses.age_s
+        stay_s = self._stay.seconds(self._reuse.uses.now_s)
+        score, least = (
+            self._score(hazards(one), age_s(one), stay_s) for one in (stamp, self._stamp)
+        )
+        return least <= score
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

@@ -281,7 +281,7 @@ class Stores:
         for bundle in bundles:
             count, why = len(bundle.rows), Why.WORTH
             passed = 0
-            if bundle.value_s > 0 or world.config.admission == "all":
+            if bundle.value_s > 0:
                 each_bytes, why = bundle.size_bytes // count, Why.BUDGET
                 passed = governor.offer(world.now_ns, bundle.value_s, each_bytes, count)
             self._push(tier, bundle.rows[:passed])

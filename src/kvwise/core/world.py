@@ -33,7 +33,6 @@ class BrainConfig:
         queue_bytes: bound of the deferred writes.
         write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
         chance_min: what is used again with a smaller probability is not written below the arena.
-        admission: `worth`, or `all` to write below the arena what saves no time, to compare with.
         eviction: name of the eviction policy.
         admission: what is written below the arena, see `admit.ADMISSIONS`.
     """
@@ -48,7 +47,6 @@ class BrainConfig:
     queue_bytes: int = 256 * 1024 * 1024
     write_bytes_per_day: int = 0
     chance_min: float = 0.02
-    admission: str = "worth"
     eviction: str = "lru"
     admission: str = "worth"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kvwise.core.admit import ALL, WORTH
 from kvwise.core.brain import Brain
 from kvwise.core.hints import Hints
 from kvwise.core.words import Tick, TierSpec
@@ -126,12 +127,13 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
         queue_bytes=max(each, settings.queue_size),
         write_bytes_per_day=settings.write_bytes_per_day if own else 0,
         eviction=settings.eviction if own else "lru",
-        admission="all" if variant == WRITE_ALL else "worth",
+        admission=ALL if variant == WRITE_ALL else WORTH,
     )
-    told = {"margin": settings.margin, "chance_min": settings.min_chance if own else None}
-    if config.eviction != LEARNS and told["chance_min"] is None:
-        told["chance_min"] = 0.0
-    return replace(config, **{name: one for name, one in told.items() if one is not None})
+    if own and settings.min_chance is not None:
+        config = replace(config, chance_min=settings.min_chance)
+    elif config.eviction != LEARNS:
+        config = replace(config, chance_min=0.0)
+    return config if settings.margin is None else replace(config, margin=settings.margin)
 
 
 class _Run:
