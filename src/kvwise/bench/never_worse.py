@@ -49,7 +49,7 @@ NEAR = (0.8, 1.2)
 PROMPTS = 7
 """Prompts in rotation: when one comes again, others have taken its place in memory.
 
-The same policy comes after 2 or 5 other requests or 3, so five prompts would be too few.
+The same policy comes again two or five requests later, so five prompts would be too few.
 """
 
 PAGE_BYTES = 128 * KIB
