@@ -35,6 +35,13 @@ ENVIRONMENT = {
 }
 """An engine in this process, quiet and without network."""
 
+PATIENT: dict[str, object] = {
+    "plan.policy": "load",
+    "dram.size": "64MiB",
+    "client.timeout_s": 5.0,
+}
+"""Loads whatever it costs, and forgives a daemon that gets no core: ranks spin while they wait."""
+
 
 class Rig:
     """One engine."""
@@ -69,7 +76,7 @@ class Rig:
             kv_connector_module_path="kvwise.engines.vllm",
             kv_role="kv_both",
             kv_load_failure_policy=policy,
-            kv_connector_extra_config={"plan.policy": "load", "dram.size": "64MiB"} | extra,
+            kv_connector_extra_config=PATIENT | extra,
         )
         if events:
             settings["kv_events_config"] = KVEventsConfig(
