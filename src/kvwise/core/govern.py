@@ -122,7 +122,7 @@ class Governor:
     """
 
     def __init__(self, per_day: int, *, is_priced: bool = True) -> None:
-        """Nothing was written or offered yet; without a price the budget goes to who comes first."""
+        """Nothing was written or offered yet; without a price, who comes first is served."""
         self.per_day = per_day
         self._is_priced = is_priced
         self.burst_bytes = per_day * BURST_DAYS
