@@ -289,14 +289,20 @@ def test_what_is_no_worker_is_kept_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited", "unrest", "others", "word"),
-    [(0.2, 0.0, 0.0, "20.0%"), (0.0, 0.3, 0.0, "30.0%"), (0.0, 0.0, 0.4, "0.40 cores")],
+    ("name", "value", "word"),
+    [
+        ("waited", 0.2, "20.0%"),
+        ("unrest", 0.3, "30.0%"),
+        ("others_cores", 0.4, "0.40 cores"),
+        ("stored_tokens_per_request", 0, "0 of 1024 tokens"),
+    ],
 )
-def test_a_busy_machine_is_noted(waited: float, unrest: float, others: float, word: str) -> None:
+def test_what_spoils_a_run_is_noted(name: str, value: float, word: str) -> None:
     """Next to how to read the numbers, and to what the control says of them."""
-    control = _row("control")
-    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, {}, control])
-    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, {}, control])
+    control, store = _row("control"), {"stored_tokens_per_request": 992}
+    tax = {"waited": 0.0, "unrest": 0.0, "others_cores": 0.0, "prompt_tokens": 1024}
+    quiet = _notes([tax, store, control])
+    said = _notes([row | {name: value} for row in (tax, store)] + [control])
 
     assert len(said) == len(quiet) + 1
     assert any(word in note for note in said)

@@ -13,6 +13,7 @@ from kvwise.core.blocks import Blocks
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
 from kvwise.core.policies import POLICIES
+from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.words import DRAM, Drop, TierSpec
 from kvwise.units import NS_PER_S
@@ -46,13 +47,13 @@ class Cache:
         who = (1, str(self._requests))
         here = index.length(keys, len(keys) // KEY_BYTES)
         rows = index.chain(keys[: here * KEY_BYTES]) if here else array("I")
-        blocks.touch(rows, blocks.reuse.meet(who, 0, keys, rows, 1))
+        blocks.touch(rows, blocks.reuse.meet(who, keys, rows, About(0, 1)))
         for row in blocks.absent_from(DRAM, rows):
             blocks.reserve_pages(row, "load", PAGES_EACH * PAGE)
             blocks.finish(DRAM, row)
         parent, rest = rows[-1] if rows else NONE, keys[here * KEY_BYTES :]
         named = index.key(parent) if here else ROOT
-        for count, stamp in blocks.reuse.parts(who, 0, rest, named, 1) if rest else ():
+        for count, stamp in blocks.reuse.parts(who, rest, named, About(0, 1)) if rest else ():
             new = blocks.add_chain(rest[: count * KEY_BYTES], parent, 0, stamp)
             blocks.reserve_chain(new, PAGES_EACH * PAGE)
             blocks.finish_all(DRAM, new)

@@ -14,7 +14,7 @@ from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
-from kvwise.core.reuse import LENGTHS, SPACES_MAX, TURNS_MAX, Reuse
+from kvwise.core.reuse import LENGTHS, SPACES_MAX, TURNS_MAX, About, Reuse
 from kvwise.core.uses import Way
 from kvwise.units import NS_PER_S
 
@@ -46,11 +46,11 @@ class Cache:
         self.now_s += seconds
         self.reuse.pass_time(int(self.now_s * NS_PER_S))
 
-    def ask(self, name: str, keys: bytes, tokens: int = 1, space: int = 0) -> int:
+    def ask(self, name: str, keys: bytes, tokens: int = 1, space: int = 0, pause: str = "") -> int:
         """Ask for a prompt as the brain does; the number of chunks that are here."""
         length = self.index.length(keys, len(keys) // KEY_BYTES)
         rows = self.index.chain(keys[: length * KEY_BYTES]) if length else array("I")
-        self.stamp = self.reuse.meet((CLIENT, name), space, keys, rows, tokens)
+        self.stamp = self.reuse.meet((CLIENT, name), keys, rows, About(space, tokens, pause))
         if self.stamp:
             for row in rows:
                 self.index.stamp[row] = self.stamp
@@ -69,7 +69,7 @@ class Cache:
         """Offer chunks from a place on, of which `take` are taken in; the parts they have."""
         parent = keys[(first - 1) * KEY_BYTES : first * KEY_BYTES] if first else ROOT
         rest, place = keys[first * KEY_BYTES :], 0
-        parts = list(self.reuse.parts((CLIENT, name), space, rest, parent, tokens))
+        parts = list(self.reuse.parts((CLIENT, name), rest, parent, About(space, tokens)))
         for count, stamp in parts:
             for at in range(place, place + count):
                 key = rest[at * KEY_BYTES : (at + 1) * KEY_BYTES]
@@ -161,6 +161,25 @@ def test_lengths_and_namespaces_are_told_apart(cache: Cache) -> None:
     assert len(set(apart.values())) == len(apart)
     assert len(later) == 1 + len(LENGTHS)
     assert later.isdisjoint(apart.values())
+
+
+def test_pauses_are_told_apart_where_they_are_told(cache: Cache) -> None:
+    """Who waits for a tool comes back sooner than who waits for a user; the untold know neither."""
+    first, stamps = {"tool": 3, "user": 300, "": 40}, dict[str, int]()
+    for number in range(200):
+        for place, (pause, after_s) in enumerate(first.items()):
+            name, keys = f"{number}{pause}", prompt(3 * number + place)
+            cache.ask(name, keys, pause=pause)
+            ((_, stamps[pause]),) = cache.offer(name, keys)
+            cache.wait(after_s)
+            cache.ask(name + "again", keys, pause=pause)
+            cache.wait(1)
+    kinds = {pause: cache.kind(stamp) for pause, stamp in stamps.items()}
+    assert kinds["tool"].chance(0, 5) > 0.9
+    assert kinds["user"].chance(0, 5) < 0.1
+    assert kinds["user"].chance(0, 500) > 0.9
+    assert kinds["user"].chance(200, 200) > 0.9
+    assert kinds["tool"].chance(0, 5) > kinds[""].chance(0, 5) > kinds["user"].chance(0, 5)
 
 
 # --- what is counted -----------------------------------------------------------------------------

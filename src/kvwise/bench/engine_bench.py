@@ -142,8 +142,13 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    tax, control = rows[0], rows[2]
+    tax, store, control = rows[:3]
     notes = [_READING, _BURSTS]
+    if store["stored_tokens_per_request"] < tax["prompt_tokens"] // 2:
+        notes.append(
+            f"{store['stored_tokens_per_request']} of {tax['prompt_tokens']} tokens of a cold "
+            "request were stored: this run says little about what storing costs"
+        )
     for name in ("ttft_ratio", "throughput_ratio"):
         low, high = control[f"{name}_interval"]
         notes.append(

@@ -1,10 +1,12 @@
 """Owns the one-shot workload: prompts that nobody sends again, and how little of them is written.
 
-It starts nothing but a daemon anew, which has learned nothing yet. What is written to disk of each
-half of the requests is held against what writing everything would come to.
+It starts nothing but a daemon anew, as operators would, which has learned nothing yet. What is
+written to disk of each half of the requests is held against what writing everything would come to.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from kvwise.bench.engine_load import Conversation, Load
 from kvwise.bench.engine_prompts import Prompts
@@ -28,6 +30,7 @@ def one_shot(rig: Rig, requests: int, prompts: Prompts, load: Load, known: Conve
         SetupError: the disk is too slow, or the engine did not come back to the daemon.
     """
     rig.only(rig.cached)
+    rig.daemon.options = replace(rig.daemon.options, settings={})
     rig.restart_daemon(load, known)
     half, written = requests // 2, []
     for which in ("first", "second"):

@@ -52,7 +52,7 @@ _FONT_FACE = re.compile(r"@font-face \{.*?\}\n", re.DOTALL)
 """What would have a picture fetch a font."""
 
 _ENDINGS = {
-    Ending.FAILED: "the load failed",
+    Ending.FAILED: "the load failed, or was given up when computing had been faster",
     Ending.UNUSED: "the engine made no use of it",
 }
 
@@ -220,7 +220,7 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
 
 def _table(decisions: list[Decision], at_ns: int) -> Table:
     """Decisions, newest last: their age, and what happened in as many lines as it needs."""
-    table = Table.grid(padding=(0, 2, 1, 0))
+    table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     for decision in decisions:
@@ -229,10 +229,10 @@ def _table(decisions: list[Decision], at_ns: int) -> Table:
 
 
 def _told(decision: Decision) -> Text:
-    """One decision, its choice in bold."""
+    """One decision, its choice in bold, and an empty line."""
     name, found, choice, *rest = _lines(decision)
     text = Text(f"{name}\n{found}\n")
-    return text.append(choice, style="bold").append("".join(f"\n{line}" for line in rest))
+    return text.append(choice, style="bold").append("".join(f"\n{line}" for line in [*rest, ""]))
 
 
 def _age(passed_ns: int) -> str:

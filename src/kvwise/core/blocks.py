@@ -244,15 +244,19 @@ class Blocks:
         self.shelves[DRAM].location[row] = pages[0]
         return pages
 
-    def reserve_chain(self, rows: array[int], raw_bytes: int) -> tuple[int, ...]:
+    def reserve_chain(
+        self, rows: array[int], raw_bytes: int, *, modest: bool = False
+    ) -> tuple[int, ...]:
         """Arena pages for what `add_chain` made, evicting others if needed.
 
-        When that is not enough, the last of the rows go again, from the index and from `rows`.
+        When that is not enough, the last of the rows go again, from the index and from `rows`. A
+        modest chain makes nothing leave that is worth more than it is.
         """
         shelf, each = self.shelves[DRAM], -(-raw_bytes // self.page_bytes)
-        need = each * len(rows)
-        while (lack := need - self.pages.free_count) > 0 and self.evict(DRAM, lack):
-            pass
+        need, stamp = each * len(rows), self.index.stamp[rows[0]]
+        while (lack := need - self.pages.free_count) > 0:
+            if (modest and not shelf.policy.yields_to(stamp)) or not self.evict(DRAM, lack):
+                break
         while self.pages.free_count < each * len(rows):
             self.unpin(rows[-1])
             self.index.remove(rows.pop())

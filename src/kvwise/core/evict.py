@@ -41,6 +41,10 @@ class Eviction(Protocol):
         """
         ...
 
+    def yields_to(self, stamp: int) -> bool:
+        """Whether what would leave next is worth no more than a newcomer of this use."""
+        ...
+
     def set_aside(self) -> None:
         """The last proposal is in use: do not propose it until `restore`."""
         ...
@@ -115,6 +119,10 @@ class Lru:
             return None
         self._queued.frombytes(bytes(self._index.capacity - len(self._queued)))
         return self._queued
+
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: a newcomer was used last."""
+        return True
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

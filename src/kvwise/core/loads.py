@@ -13,6 +13,7 @@ from kvwise.core.layout import Layout
 from kvwise.core.plan import NOTHING, Cut, runs
 from kvwise.core.pricing import COMING, Match, backlog_s, price
 from kvwise.core.records import Records
+from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
@@ -141,9 +142,8 @@ class Loads:
         length = index.length(event.keys, len(event.keys) // KEY_BYTES)
         rows = index.chain(event.keys[: length * KEY_BYTES]) if length else array("I")
         rows = rows[len(rows) - length :]
-        stamp = blocks.reuse.meet(
-            (event.client, event.request), space, event.keys, rows, event.total_tokens
-        )
+        about = About(space, event.total_tokens, event.hints.pause)
+        stamp = blocks.reuse.meet((event.client, event.request), event.keys, rows, about)
         if stamp:
             blocks.touch(rows, stamp)
         rows = rows[first:last]

@@ -16,6 +16,9 @@ from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.reuse import Reuse, Stay
 
+SURE_USES = 512
+"""Uses from which on newcomers are held against what is there."""
+
 Score = Callable[[Hazards, float, float], float]
 """Of a class, seconds since the use, and how long blocks stay on this tier at present."""
 
@@ -149,6 +152,20 @@ class Ranked:
             return None
         queued.frombytes(bytes(queued.itemsize * (self._index.capacity - len(queued))))
         return queued
+
+    def yields_to(self, stamp: int) -> bool:
+        """Whether the candidate with the lowest score has none above that of a newcomer.
+
+        Before much was learned, newcomers are taken to be worth as much as anything.
+        """
+        if self._reuse.known[0].seen < SURE_USES or self.propose() == NONE:
+            return True
+        hazards, age_s = self._reuse.hazards, self._reuse.uses.age_s
+        stay_s = self._stay.seconds(self._reuse.uses.now_s)
+        score, least = (
+            self._score(hazards(one), age_s(one), stay_s) for one in (stamp, self._stamp)
+        )
+        return least <= score
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

@@ -4,7 +4,7 @@ A request uses blocks in up to three ways, each a use of its own with a stamp (`
 were seen before, blocks that are new with it, and blocks that it generates. Blocks of one use come
 and go together, for the next turn of a session has all of them or none; so one entry stands for
 all, and what happens to it teaches the class it is of: way, turn of the session, length of the
-prompt, namespace.
+prompt, namespace, and what its session waits for next where the caller says so.
 
 Sessions are not told, they are recognised: a request that has most of what was new with an earlier
 one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards
+from kvwise.core.hints import PAUSES
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.uses import Use, Uses, Way
@@ -38,13 +39,27 @@ FOREVER_S = 1e9
 _STAY_STEP = 1 / 256
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is told of a request.
+
+    Attributes:
+        space: number of its namespace.
+        tokens: length of its prompt.
+        pause: what its session waits for after the answer, see `Hints`.
+    """
+
+    space: int
+    tokens: int
+    pause: str = ""
+
+
 @dataclass(slots=True)
 class Visit:
     """What is known of one request.
 
     Attributes:
         turn: of its session, from 1.
-        tokens, space: length of its prompt, number of its namespace.
         known: chunks of its prompt that were seen before.
         chunks: of its prompt, seen before or not.
         head, prompt: keys of the first and of the last chunk of the prompt.
@@ -55,8 +70,7 @@ class Visit:
     """
 
     turn: int
-    tokens: int
-    space: int
+    about: About
     known: int
     chunks: int
     head: bytes
@@ -133,9 +147,7 @@ class Reuse:
 
     # --- requests ---
 
-    def meet(
-        self, who: tuple[int, str], space: int, keys: bytes, rows: array[int], tokens: int
-    ) -> int:
+    def meet(self, who: tuple[int, str], keys: bytes, rows: array[int], about: About) -> int:
         """A request asks for a prompt, of whose chunks the first ones are here, in `rows`.
 
         Returns the stamp for these rows; 0 for a request that was met before.
@@ -150,8 +162,7 @@ class Reuse:
         self._count(keys, rows, known)
         visit = Visit(
             turn=self.uses.next_turn(last, known),
-            tokens=tokens,
-            space=space,
+            about=about,
             known=known,
             chunks=chunks,
             head=keys[:KEY_BYTES],
@@ -171,13 +182,13 @@ class Reuse:
         return visit.stamps[Way.SEEN]
 
     def parts(
-        self, who: tuple[int, str], space: int, keys: bytes, parent: bytes, tokens: int
+        self, who: tuple[int, str], keys: bytes, parent: bytes, about: About
     ) -> Iterator[tuple[int, int]]:
         """Offered chunks below `parent`, in order, as (how many, stamp of their use)."""
         visit = self._visits.get(who)
         if visit is None or (parent == ROOT and not visit.ends(keys)):
             self._visits.pop(who, None)  # it never asked, or is another one
-            self.meet(who, space, keys, array("I"), tokens)
+            self.meet(who, keys, array("I"), about)
             visit = self._visits[who]
             visit.tail = parent
         place = self._place(visit, keys, parent)
@@ -230,16 +241,20 @@ class Reuse:
 
     def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
         """A use of this request begins, of so many blocks from place `first` of its prompt on."""
-        length = bisect_left(LENGTHS, visit.tokens)
+        about = visit.about
+        length = bisect_left(LENGTHS, about.tokens)
         coarse = (way, min(visit.turn, TURNS_MAX))
-        hazards = self._class(*coarse, length, min(visit.space, SPACES_MAX))
+        fine = (length, min(about.space, SPACES_MAX))
+        told = (PAUSES.index(about.pause),) if about.pause else ()
+        hazards = self._class(*coarse, *fine, *told)
         return self.uses.begin(Use(hazards, way, blocks, first, visit.turn))
 
     def _class(self, *names: int) -> Hazards:
-        """The class of these names; the class around it has the first two only, then none."""
+        """The class of these names; the one around it has the first four, then two, then none."""
         found = self._classes.get(names)
         if found is None:
-            around = self._class(*names[:2]) if len(names) > 2 else self.known[0]
+            fewer = names[:4] if len(names) > 4 else names[:2]
+            around = self._class(*fewer) if len(names) > 2 else self.known[0]
             found = self._classes[names] = Hazards(len(self.known), around)
             self.known.append(found)
         return found

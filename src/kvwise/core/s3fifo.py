@@ -78,6 +78,10 @@ class S3Fifo:
     def waiting(self, stamp: int) -> array[int] | None:
         """None: what is added comes last."""
 
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: newcomers have a queue of their own."""
+        return True
+
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""
         row, _ = self._proposed.popleft()

@@ -53,10 +53,18 @@ class Worth:
 
         How long they would stay is not asked: those that are worth more than others stay longer.
         """
-        if hints.pin_s or hints.priority > 0:
+        if _is_wanted(hints):
             return True
         world, chance_min = self._world, self._world.config.chance_min
         return not chance_min or world.blocks.reuse.chance(stamp, FOREVER_S) >= chance_min
+
+    def is_modest(self, hints: Hints) -> bool:
+        """Whether new blocks may make nothing leave the arena that is worth more than they are.
+
+        With a tier below, what leaves is not lost, and what is refused never gets there.
+        """
+        config = self._world.config
+        return len(config.tiers) == 1 and config.chance_min > 0 and not _is_wanted(hints)
 
     def bundles(
         self, tier: int, rows: Sequence[int], hints: Hints, horizon_ns: int
@@ -129,3 +137,8 @@ class Worth:
         while (row := parents[row]) != NONE:
             depth += 1
         return depth
+
+
+def _is_wanted(hints: Hints) -> bool:
+    """Whether a caller asks for more than what was learned would give."""
+    return bool(hints.pin_s) or hints.priority > 0

@@ -18,6 +18,7 @@ from kvwise.sim.replay.full import (
     NO_CACHE,
     STACK,
     VARIANTS,
+    WRITE_ALL,
     Account,
     _Run,
     capacity_blocks,
@@ -143,6 +144,71 @@ def test_a_prompt_comes_back_over_the_network() -> None:
     assert found.hit_tokens == {"device": 0, "network": 2 * TOKENS}
     assert found.life_years is None
     assert found.ttft_s[3] == pytest.approx(read_s + PROFILE.load_s(OBJECT_BYTES) + step_s)
+
+
+@pytest.mark.parametrize("engines", [1, 3, 8])
+def test_engines_of_a_node_share_what_one_computed(engines: int) -> None:
+    """However many there are: in turn, each loads from memory what the first one computed."""
+    tape = with_outputs(tape_of(trace_of([[1, 1, 1]] * engines, TOKENS)), *[1] * engines)
+    found = ran(tape, stack(engine={"count": engines, "routing": "in-turn"}))
+
+    assert found.hit_tokens == {"device": 0} | (
+        {"dram": 2 * TOKENS * (engines - 1)} if engines > 1 else {}
+    )
+    assert found.computed_tokens == 3 * TOKENS + (engines - 1) * TOKENS
+
+
+def test_two_engines_that_want_the_same_read_it_once() -> None:
+    """A prefix that a drive is reading for one request is not read again for another."""
+    prompts = [[1, 1, 1], [2, 2, 2], [3, 3, 3], [1, 1, 1], [1, 1, 1]]
+    tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1, 1, 1)
+    arrivals = tape.arrival_ns.copy()
+    arrivals[4] = arrivals[3] + 1_000
+    machines = stack(
+        engine={"count": 2, "routing": "in-turn"},
+        device={"kv_tokens": 4 * TOKENS},
+        dram={"size": 6 * OBJECT_BYTES},
+    )
+    found = ran(replace(tape, arrival_ns=arrivals), machines, ALWAYS)
+
+    assert found.hit_tokens == {"device": 0, "disk": 4 * TOKENS}
+    assert found.read_bytes["disk"] == 2 * OBJECT_BYTES
+
+
+def one_shots() -> Tape:
+    """Prompts that are never seen again."""
+    return tape_of(trace_of([[number] * 3 for number in range(200)], TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("brain", "variant", "everything"),
+    [
+        ({"eviction": "worth"}, STACK, False),
+        ({"eviction": "worth", "min_chance": 0.0}, STACK, True),
+        ({"eviction": "lru"}, STACK, True),
+        ({"eviction": "lru", "min_chance": 0.5}, STACK, False),
+        ({"eviction": "s3fifo"}, ALWAYS, True),
+        ({"eviction": "worth", "min_chance": 1.0, "write_bytes_per_day": 1}, WRITE_ALL, True),
+    ],
+)
+def test_only_who_learns_refuses(brain: dict[str, Any], variant: str, *, everything: bool) -> None:
+    """One-shot prompts are refused once that is learned, or by a chance that was set."""
+    found, blocks = ran(one_shots(), stack(brain=brain), variant), one_shots().distinct_blocks
+    shares = [found.written_bytes[tier] / (blocks * OBJECT_BYTES) for tier in ("dram", "disk")]
+
+    if everything:
+        assert shares == [1, pytest.approx(1, abs=4 / blocks)]  # the last one is on its way
+    else:
+        assert max(shares) < 0.5
+
+
+def test_what_is_held_against_writes_what_saves_nothing() -> None:
+    """A drive that is slower than computing is written all the same, and by this stack not."""
+    machines = stack(disk={"read_bytes_per_s": 1e7}, brain={"eviction": "lru"})
+    ours, held = (ran(one_shots(), machines, name) for name in (STACK, WRITE_ALL))
+
+    assert ours.written_bytes["disk"] == 0
+    assert held.written_bytes["disk"] >= (one_shots().distinct_blocks - 3) * OBJECT_BYTES
 
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=12)

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from kvwise.core.admit import ALL, WORTH
 from kvwise.core.brain import Brain
 from kvwise.core.hints import Hints
 from kvwise.core.words import Tick, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
-from kvwise.sim.replay.brains import CLIENT, space_of, teach
+from kvwise.sim.replay.brains import CLIENT, LEARNS, space_of, teach
 from kvwise.sim.replay.device import Device
 from kvwise.sim.replay.engine import Call, Engine, EngineSpec
 from kvwise.sim.replay.node import Drives, Node, Pipe
@@ -129,7 +130,12 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
         queue_bytes=max(each, settings.queue_size),
         write_bytes_per_day=settings.write_bytes_per_day if own else 0,
         eviction=settings.eviction if own else "lru",
+        admission=ALL if variant == WRITE_ALL else WORTH,
     )
+    if own and settings.min_chance is not None:
+        config = replace(config, chance_min=settings.min_chance)
+    elif config.eviction != LEARNS:
+        config = replace(config, chance_min=0.0)
     return config if settings.margin is None else replace(config, margin=settings.margin)
 
 

@@ -26,6 +26,7 @@ from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.brains import (
     CLIENT,
+    LEARNS,
     Digest,
     granted,
     planned,
@@ -38,9 +39,6 @@ from kvwise.sim.trace.assembly import Report
 from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 500
-LEARNS = "worth"
-"""The policy that may refuse; with the others, which are there to compare, all is written."""
-
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
 

@@ -57,7 +57,11 @@ class Rule:
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.admission if self.eviction == self.admission else f"{self.admission}, {self.eviction}"
+        return (
+            self.admission
+            if self.eviction == self.admission
+            else f"{self.admission}, {self.eviction}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
