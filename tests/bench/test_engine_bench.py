@@ -21,6 +21,7 @@ from kvwise.bench.chat import Message
 from kvwise.bench.engine_bench import EngineBenchOptions, _notes, run_engine_bench
 from kvwise.bench.engine_cpu import Meter, processes
 from kvwise.bench.engine_load import Burst, Load, Timed
+from kvwise.bench.engine_one_shot import share_row
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others, freeze, keep_off, thaw
 from kvwise.bench.engine_rig import engine_cores
@@ -42,6 +43,7 @@ OPTIONS = EngineBenchOptions(
     hits=1,
     repeats=1,
     restarts=1,
+    one_shot=2,
     spare_cores=0,
     seed=1,
 )
@@ -287,14 +289,20 @@ def test_what_is_no_worker_is_kept_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited", "unrest", "others", "word"),
-    [(0.2, 0.0, 0.0, "20.0%"), (0.0, 0.3, 0.0, "30.0%"), (0.0, 0.0, 0.4, "0.40 cores")],
+    ("name", "value", "word"),
+    [
+        ("waited", 0.2, "20.0%"),
+        ("unrest", 0.3, "30.0%"),
+        ("others_cores", 0.4, "0.40 cores"),
+        ("stored_tokens_per_request", 0, "0 of 1024 tokens"),
+    ],
 )
-def test_a_busy_machine_is_noted(waited: float, unrest: float, others: float, word: str) -> None:
+def test_what_spoils_a_run_is_noted(name: str, value: float, word: str) -> None:
     """Next to how to read the numbers, and to what the control says of them."""
-    control = _row("control")
-    quiet = _notes([{"waited": 0.0, "unrest": 0.0, "others_cores": 0.0}, {}, control])
-    said = _notes([{"waited": waited, "unrest": unrest, "others_cores": others}, {}, control])
+    control, store = _row("control"), {"stored_tokens_per_request": 992}
+    tax = {"waited": 0.0, "unrest": 0.0, "others_cores": 0.0, "prompt_tokens": 1024}
+    quiet = _notes([tax, store, control])
+    said = _notes([row | {name: value} for row in (tax, store)] + [control])
 
     assert len(said) == len(quiet) + 1
     assert any(word in note for note in said)
@@ -342,10 +350,15 @@ def _row(path: str) -> dict[str, object]:
     return {"path": path, **request_columns(timed, timed), **burst_columns(bursts, bursts)}
 
 
+def _rows() -> list[dict[str, object]]:
+    """What a run has measured: a tenth of 200 prompts was written, then a hundredth."""
+    return [_row("cold_tax"), share_row([117_964_800, 11_796_480], 200, 256)]
+
+
 @pytest.mark.parametrize("arguments", [["--json"], []])
 def test_the_rows_are_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """As JSON they are all there is on standard output; otherwise they fit a terminal."""
-    rows = Rows("engine", "kvwise bench engine", "", {}, [_row("cold_tax")], notes=["[mind] it"])
+    rows = Rows("engine", "kvwise bench engine", "", {}, _rows(), notes=["[mind] it"])
     monkeypatch.setattr(verb, "run_engine_bench", lambda *_: rows)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     result = CliRunner().invoke(verb.command, arguments, standalone_mode=False)
@@ -356,6 +369,7 @@ def test_the_rows_are_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[s
     else:
         assert "2,020" in result.stdout
         assert "1.000-1.000" in result.stdout
+        assert "400 prompts that nobody sends again, 10.0% and 1.0%" in result.stdout
         assert "note: [mind] it" in result.stdout
 
 
@@ -380,9 +394,12 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
+    *rows, once = rows
     tax, store, control, dram, disk = rows
     names = ["cold_tax", "store_tax", "control", "hit.dram", "hit.disk"]
     assert [row["path"] for row in rows] == names
+    assert (once["path"], once["requests"]) == ("one_shot", 20)
+    assert 0 < sum(once["written_bytes"]) <= 2.1 * once["all_bytes"]
     assert tax["prompt_tokens"] - 32 <= store["stored_tokens_per_request"] <= tax["prompt_tokens"]
     assert [row["n"] for row in rows[:3]] == [3, 3, 2] == [len(row["pairs"]) for row in rows[:3]]
     assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvwise.bench.daemon import Daemon, DaemonOptions
-from kvwise.bench.never_worse import Cell, flip
+from kvwise.bench.never_worse import WAYS, Cell, Fixed, flip
 from kvwise.bench.slow_serve import Orders
 from kvwise.core.words import Choice, Decision, Why
 from kvwise.live.blocks import get, put
@@ -35,6 +35,7 @@ LOADED = Decision(
     why=Why.FASTER,
     actual_s=0.4,
 )
+FIXED = Fixed(expected_s=0.288, measured_s=0.27)
 COMPUTED = replace(LOADED, load_tokens=0, tiers={}, choice=Choice.RECOMPUTE, actual_s=0.0)
 
 
@@ -47,37 +48,53 @@ def cell(rate: float, *, loads: bool, auto_ms: float = 510.0, jitter_s: float = 
 
 
 def test_a_cell_is_judged_by_the_better_policy() -> None:
-    """The ratio is to loading here; break-even and estimates come from the decisions."""
-    row = cell(50.0, loads=True).row()
+    """The ratio is to loading here; break-even and estimates come from times and decisions."""
+    row = cell(50.0, loads=True).row(FIXED)
     assert (row["ttft_ratio"], row["auto_loads"], row["disk_share"]) == (1.02, 3, 1.0)
-    assert row["break_even_mb_per_s"] == 30.0
+    assert row["break_even_expected_mb_per_s"] == row["break_even_measured_mb_per_s"] == 48.0
     assert row["load_estimate_ratio"] == 1.25
+    one = row["requests"]["load"][0]
+    assert (one["load_ms"], one["compute_ms"], one["load_took_ms"]) == (500.0, 768.0, 400.0)
+
+
+def test_where_loading_never_pays_there_is_no_break_even() -> None:
+    """Computing is quicker than the fastest load: no rate would do."""
+    slow = Fixed(expected_s=0.8, measured_s=0.8)
+    row = cell(50.0, loads=False).row(slow)
+    assert row["break_even_expected_mb_per_s"] is row["break_even_measured_mb_per_s"] is None
+    assert flip([cell(50.0, loads=False)], slow)["loads_from_measured"] is None
 
 
 def test_what_was_left_in_memory_is_no_load_from_disk() -> None:
     """A choice that loads one chunk from memory and computes the rest counts as computing."""
     some = cell(50.0, loads=False)
     some.decisions["auto"] = [replace(LOADED, load_tokens=32, tiers={"dram": 32})] * 3
-    assert some.row()["auto_loads"] == 0
+    assert some.row(FIXED)["auto_loads"] == 0
 
 
 @pytest.mark.parametrize(
-    ("loading", "computing", "one", "right"),
+    ("loading", "computing", "flips", "right"),
     [
-        ((0.0, 100.0, 40.0, 36.0), (25.0, 20.0, 10.0), True, True),
-        ((0.0, 100.0), (40.0, 25.0, 20.0), True, False),
-        ((0.0, 100.0, 20.0), (40.0, 25.0), False, False),
-        ((0.0, 100.0, 40.0, 36.0, 25.0, 20.0, 10.0), (), True, False),
+        ((0.0, 100.0, 55.0), (45.0, 20.0), (0.94, 1.15), True),
+        ((0.0, 100.0), (64.0, 40.0, 20.0), (1.33, 2.08), False),
+        ((0.0, 100.0, 36.0), (20.0,), (0.42, 0.75), False),
+        ((0.0, 100.0, 45.0), (55.0, 20.0), (1.15, 0.94), True),
+        ((0.0,), (45.0,), (0.94, None), False),
     ],
 )
 def test_where_the_choice_flips(
-    loading: tuple[float, ...], computing: tuple[float, ...], one: bool, right: bool
+    loading: tuple[float, ...],
+    computing: tuple[float, ...],
+    flips: tuple[float, float | None],
+    right: bool,
 ) -> None:
-    """At one place, and near the predicted 30 MB/s; a jittered cell does not mislead."""
+    """Near the break-even of 48 MB/s, or not; a jittered cell does not mislead."""
     cells = [cell(rate, loads=True) for rate in loading]
     cells += [cell(rate, loads=False) for rate in computing]
-    row = flip([*cells, cell(100.0, loads=False, jitter_s=0.1)], 30.0)
-    assert (row["is_one_flip"], row["is_where_predicted"]) == (one, right)
+    row = flip([*cells, cell(200.0, loads=False, jitter_s=0.1)], FIXED)
+    for way in WAYS:
+        assert (row[f"computes_up_to_{way}"], row[f"loads_from_{way}"]) == flips
+        assert row[f"is_where_{way}"] is right
 
 
 def test_a_daemon_is_slow_and_chooses_as_ordered(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kvwise.core.brain import Brain
 from kvwise.core.hints import Hints
-from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
 from kvwise.core.shelf import State
 from kvwise.core.uses import STAMP_MAX
 from kvwise.core.words import (
@@ -117,6 +117,22 @@ def test_read_from_disk_and_joined_by_a_second_request() -> None:
         commands = made.handle(Done(6, load.job, item, elapsed_ns=1000))
     progress = {c.lease: c.ready for c in commands if isinstance(c, Progress)}
     assert progress == {one.lease: 3, two.lease: 3}
+    made.check()
+
+
+def test_what_another_request_is_storing_is_stored_once() -> None:
+    """Who computes the same meanwhile gets no second pages, and adds below what is on its way."""
+    made = brain()
+    half = 4 * KEY_BYTES
+    first = pick(made.handle(Offered(1, 1, "a", SPACE.digest, ROOT, KEYS[:half], 128)), Granted)
+    assert ask(made, name="b").decision.match_tokens == 0
+    second = pick(made.handle(Offered(4, 1, "b", SPACE.digest, ROOT, KEYS, 128)), Granted)
+    assert second.chunks == (4, 5, 6, 7)
+    assert second.reasons == {Why.PRESENT: 4}
+    made.handle(Filled(5, 1, second.lease, 4))
+    assert ask(made, name="c").decision.match_tokens == 0
+    made.handle(Filled(6, 1, first.lease, 4))
+    assert ask(made, name="d").decision.match_tokens == 8 * CHUNK
     made.check()
 
 

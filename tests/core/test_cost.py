@@ -176,3 +176,25 @@ def test_tiers_read_side_by_side_then_copy() -> None:
     costs.device[0] = Pipe(1e10, 0.0)
     transfer = costs.transfer(0, 1, Burden([10**8, 10**8, 10**8], set(), 3 * 10**8), 0)
     assert transfer.total_s == pytest.approx(1.0 + 0.03, rel=1e-6)
+
+
+@pytest.mark.parametrize("slower", [100, 1000])
+def test_an_odd_first_sample_is_soon_forgotten(slower: int) -> None:
+    """A tier that was quick once and then is slow, or slower than any guess, is known soon."""
+    for first_s in (1e-3, 0.03 * slower):
+        pipe = Pipe(1e9, 1e-4)
+        pipe.learn(10**6 if first_s == 1e-3 else 3 * 10**7, first_s)
+        for _ in range(2):
+            pipe.learn(3 * 10**7, 0.03 * slower)
+        assert pipe.seconds(3 * 10**7) == pytest.approx(0.03 * slower, rel=0.1)
+
+
+def test_a_tier_that_changes_is_known_after_four_samples_and_not_doubted() -> None:
+    """A hundred times slower, then quick again: no estimate beyond either, no doubt for long."""
+    pipe, size = Pipe(1e9, 1e-4), 3 * 10**7
+    for seconds in (0.03, 3.0, 0.03):
+        for _ in range(12):
+            pipe.learn(size, seconds)
+            assert 0.02 < pipe.seconds(size) < 3.3
+        assert pipe.seconds(size) == pytest.approx(seconds, rel=0.1)
+        assert pipe.deviation_s(size) < 0.1 * seconds

@@ -73,3 +73,18 @@ def test_a_reused_row_counts_with_its_new_stamp() -> None:
     index.stamp[row] = 50
     policy.add(row)
     assert drain(policy) == [1, 0]
+
+
+def test_who_waits_is_told_where_nothing_else_would_come_next() -> None:
+    """Not while something has the same stamp or is set aside; rows that came later count too."""
+    index, policy = make(3)
+    first = policy.propose()
+    policy.accept()
+    (late,) = index.add_chain((9).to_bytes(16), NONE, 0)
+    waits = policy.waiting(index.stamp[first])
+    assert waits is not None
+    assert [bool(waits[row]) for row in (first, 1, 2, late)] == [False, True, True, False]
+    assert policy.waiting(index.stamp[1]) is None
+    policy.propose()
+    policy.set_aside()
+    assert policy.waiting(index.stamp[first]) is None

@@ -34,12 +34,12 @@ class GhostMachine(RuleBasedStateMachine):
     def put(self, number: int) -> None:
         """A key is remembered with a newer stamp, and is the last to be forgotten."""
         self.stamp += 1
-        lost = 0
+        lost = []
         if number not in self.model and len(self.model) == ROOM:
-            _, lost = self.model.popitem(last=False)
+            lost = [self.model.popitem(last=False)[1]]
         self.model[number] = self.stamp
         self.model.move_to_end(number)
-        assert self.ghost.put(*Ghost.halves(key_of(number), 0), self.stamp) == lost
+        assert self.ghost.put([Ghost.halves(key_of(number), 0)], self.stamp) == lost
 
     @invariant()
     def they_agree(self) -> None:
@@ -61,7 +61,7 @@ def test_length_is_that_of_counting(total: int, known: int, here: int, first: in
     keys = chain_keys(b"s" * 16, list(range(total)), 1)
     ghost, known, first = Ghost(), min(known, total), min(first, total)
     for place in range(min(here, known), known):
-        ghost.put(*Ghost.halves(keys, place), place + 1)
+        ghost.put([Ghost.halves(keys, place)], place + 1)
     expected = 0
     while first + expected < total and ghost.stamp(keys, first + expected):
         expected += 1
@@ -75,7 +75,7 @@ def test_it_takes_no_more_than_its_bound() -> None:
     keys = chain_keys(b"s" * 16, list(range(640)), 1)
     sizes = []
     for place in range(len(keys) // KEY_BYTES):
-        ghost.put(*Ghost.halves(keys, place), place + 1)
+        ghost.put([Ghost.halves(keys, place)], place + 1)
         sizes.append(ghost.size_bytes())
     assert len(ghost) == 64
     assert sizes[63] == sizes[-1]

@@ -161,6 +161,8 @@ def test_requests_with_hints_are_bounded() -> None:
         (Hints(ttl_s=float("nan")), False),
         (Hints(pin_s=float("inf")), False),
         (Hints(priority=1.5), False),
+        (Hints(pause="tool"), True),
+        (Hints(pause="tea"), False),
     ],
 )
 def test_what_can_be_meant(hints: Hints, sane: bool) -> None:

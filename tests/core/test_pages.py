@@ -57,6 +57,7 @@ def test_many_objects_at_once_are_as_many_one_by_one(each: int) -> None:
     one_by_one = [single.allocate(each) for _ in range(4)]
     assert got == tuple(page for pages in one_by_one for page in pages or ())
     assert [together.chain(got[at]) for at in range(0, len(got), each)] == one_by_one
+    assert together.chain_all(got[::each]) == got
 
 
 def test_double_free_is_refused() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kvwise.core import reuse as module
 from kvwise.core import uses
 from kvwise.core.ghost import Ghost
-from kvwise.core.hazards import Hazards
+from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
-from kvwise.core.reuse import LENGTHS, SPACES_MAX, TURNS_MAX, Reuse
+from kvwise.core.reuse import LENGTHS, SPACES_MAX, TURNS_MAX, About, Reuse
 from kvwise.core.uses import Way
 from kvwise.units import NS_PER_S
 
@@ -46,11 +46,11 @@ class Cache:
         self.now_s += seconds
         self.reuse.pass_time(int(self.now_s * NS_PER_S))
 
-    def ask(self, name: str, keys: bytes, tokens: int = 1, space: int = 0) -> int:
+    def ask(self, name: str, keys: bytes, tokens: int = 1, space: int = 0, pause: str = "") -> int:
         """Ask for a prompt as the brain does; the number of chunks that are here."""
         length = self.index.length(keys, len(keys) // KEY_BYTES)
         rows = self.index.chain(keys[: length * KEY_BYTES]) if length else array("I")
-        self.stamp = self.reuse.meet((CLIENT, name), space, keys, rows, tokens)
+        self.stamp = self.reuse.meet((CLIENT, name), keys, rows, About(space, tokens, pause))
         if self.stamp:
             for row in rows:
                 self.index.stamp[row] = self.stamp
@@ -69,7 +69,7 @@ class Cache:
         """Offer chunks from a place on, of which `take` are taken in; the parts they have."""
         parent = keys[(first - 1) * KEY_BYTES : first * KEY_BYTES] if first else ROOT
         rest, place = keys[first * KEY_BYTES :], 0
-        parts = list(self.reuse.parts((CLIENT, name), space, rest, parent, tokens))
+        parts = list(self.reuse.parts((CLIENT, name), rest, parent, About(space, tokens)))
         for count, stamp in parts:
             for at in range(place, place + count):
                 key = rest[at * KEY_BYTES : (at + 1) * KEY_BYTES]
@@ -163,6 +163,25 @@ def test_lengths_and_namespaces_are_told_apart(cache: Cache) -> None:
     assert later.isdisjoint(apart.values())
 
 
+def test_pauses_are_told_apart_where_they_are_told(cache: Cache) -> None:
+    """Who waits for a tool comes back sooner than who waits for a user; the untold know neither."""
+    first, stamps = {"tool": 3, "user": 300, "": 40}, dict[str, int]()
+    for number in range(200):
+        for place, (pause, after_s) in enumerate(first.items()):
+            name, keys = f"{number}{pause}", prompt(3 * number + place)
+            cache.ask(name, keys, pause=pause)
+            ((_, stamps[pause]),) = cache.offer(name, keys)
+            cache.wait(after_s)
+            cache.ask(name + "again", keys, pause=pause)
+            cache.wait(1)
+    kinds = {pause: cache.kind(stamp) for pause, stamp in stamps.items()}
+    assert kinds["tool"].chance(0, 5) > 0.9
+    assert kinds["user"].chance(0, 5) < 0.1
+    assert kinds["user"].chance(0, 500) > 0.9
+    assert kinds["user"].chance(200, 200) > 0.9
+    assert kinds["tool"].chance(0, 5) > kinds[""].chance(0, 5) > kinds["user"].chance(0, 5)
+
+
 # --- what is counted -----------------------------------------------------------------------------
 
 
@@ -250,6 +269,85 @@ def test_an_offer_below_a_prompt_nobody_asked_for(cache: Cache) -> None:
     ((count, stamp),) = cache.offer("unknown", prompt(1, 2), 4)
     assert count == 4
     assert cache.reuse.uses.is_known(stamp)
+
+
+# --- offers that begin elsewhere -----------------------------------------------------------------
+
+
+def ways(cache: Cache, parts: list[tuple[int, int]], asked: str) -> list[tuple[int, Way]]:
+    """Parts, with the way of each in place of its stamp, for a request that was just met."""
+    stamps = cache.reuse._visits[CLIENT, asked].stamps
+    return [(count, Way(stamps.index(stamp))) for count, stamp in parts]
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "expected"),
+    [
+        (2, 12, [(2, Way.SEEN), (4, Way.NEW), (4, Way.GENERATED)]),
+        (4, 12, [(4, Way.NEW), (4, Way.GENERATED)]),
+        (6, 12, [(2, Way.NEW), (4, Way.GENERATED)]),
+        (6, 8, [(2, Way.NEW)]),
+        (8, 12, [(4, Way.GENERATED)]),
+    ],
+)
+def test_an_offer_may_begin_anywhere(
+    cache: Cache, first: int, end: int, expected: list[tuple[int, Way]]
+) -> None:
+    """A first offer beyond what was seen, or beyond the prompt, is told by where it begins."""
+    cache.request("a", prompt(1))
+    cache.evict(prompt(1))
+    cache.ask("b", prompt(1, 2))
+    parts = cache.offer("b", prompt(1, 2, 3)[: end * KEY_BYTES], first)
+    assert ways(cache, parts, "b") == expected
+
+
+def test_an_offer_in_the_middle_is_told_by_what_is_here(cache: Cache) -> None:
+    """Neither end of the prompt is in it, but what is before it was taken in by another request."""
+    cache.request("a", prompt(1))
+    cache.evict(prompt(1))
+    cache.ask("b", prompt(1, 2, 3))
+    cache.request("c", prompt(1, 2))
+    parts = cache.offer("b", prompt(1, 2, 3)[: 10 * KEY_BYTES], 5)
+    assert ways(cache, parts, "b") == [(5, Way.NEW)]
+
+
+@pytest.mark.parametrize("again", [0, 2, 6, 9])
+def test_what_is_offered_again_is_the_same_use(cache: Cache, again: int) -> None:
+    """After a load that turned out bad an engine offers anew, from the root or from the middle."""
+    cache.request("a", prompt(1))
+    cache.evict(prompt(1))
+    cache.ask("b", prompt(1, 2))
+    stamps = [s for count, s in cache.offer("b", prompt(1, 2, 3)) for _ in range(count)]
+    last = cache.reuse.uses.last
+    parts = cache.offer("b", prompt(1, 2, 3), again)
+    assert [s for count, s in parts for _ in range(count)] == stamps[again:]
+    assert cache.reuse.uses.last == last
+    cache.wait(5)
+    cache.ask("c", prompt(1, 2, 3))
+    assert cache.kind(stamps[-1])._hits[bucket_of(5)] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("generated", [0, 1, 4])
+def test_a_preempted_request_is_the_same_one(cache: Cache, generated: int) -> None:
+    """It asks again, by now with what it has generated, one chunk of which nobody offered yet."""
+    cache.request("a", prompt(1))
+    if generated:
+        cache.offer("a", prompt(1, 2)[: (4 + generated) * KEY_BYTES], 4)
+    last = cache.reuse.uses.last
+    cache.ask("a", prompt(1, 2)[: (5 + generated) * KEY_BYTES])
+    assert cache.stamp == 0
+    cache.ask("a", prompt(1)[: 2 * KEY_BYTES])  # of a load that failed the beginning only
+    assert cache.stamp == 0
+    assert cache.reuse.uses.last == last
+
+
+def test_the_next_turn_under_the_same_name_is_another_request(cache: Cache) -> None:
+    """Somebody who names requests by their session asks for more than was generated."""
+    cache.request("a", prompt(1))
+    cache.offer("a", prompt(1, 2), 4)
+    assert cache.ask("a", prompt(1, 2, 3)) == 8
+    assert cache.stamp == cache.reuse.uses.last - 1
+    assert cache.reuse.uses.next_turn(cache.reuse.uses.last, 12) == 3
 
 
 # --- what is learned -----------------------------------------------------------------------------

@@ -92,11 +92,12 @@ def test_hints_are_read_one_by_one() -> None:
         "pin_s": 120,
         "ttl_s": -1,
         "priority": "high",
+        "pause": "tool",
         "no_store": 1,
         "pin": 5,
     }
     one = prompt([], kv_transfer_params={"kvwise": given})
-    assert one.hints == Hints(no_reuse=True, pin_s=120.0, priority=1.0)
+    assert one.hints == Hints(no_reuse=True, pin_s=120.0, priority=1.0, pause="tool")
     problem = str(one.outcome["problem"])
     assert "ttl_s = -1 is ignored: write seconds, from 0 to 604800" in problem
     assert "no_store = 1 is ignored: write true or false" in problem
@@ -105,7 +106,7 @@ def test_hints_are_read_one_by_one() -> None:
 
 @given_by(
     st.dictionaries(
-        st.sampled_from(["no_store", "no_load", "no_reuse", "pin_s", "ttl_s", "priority", "x"]),
+        st.sampled_from(["no_store", "no_load", "no_reuse", "pin_s", "ttl_s", "priority", "pause"]),
         st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.none()),
     )
 )

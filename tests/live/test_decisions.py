@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -103,3 +105,19 @@ def test_every_request_of_a_store_gets_its_line(tmp_path: Path) -> None:
     shown = CliRunner().invoke(explain, ["--log", str(path)], standalone_mode=False)
     assert "the load took 2.0 ms" in shown.output
     assert "dram: estimates of 1 load " in shown.output
+
+
+def test_a_picture_of_what_is_shown(tmp_path: Path) -> None:
+    """The same words, in a file that asks for nothing from outside."""
+    path, picture = tmp_path / "decisions.jsonl", tmp_path / "explain.svg"
+    log = DecisionLog(path, bytes_max=10**6)
+    log.add(decision(1))
+    log.close()
+    arguments = ["--log", str(path), "--svg", str(picture)]
+    shown = CliRunner().invoke(explain, arguments, standalone_mode=False)
+    assert shown.exception is None
+    drawn = ET.fromstring(picture.read_text("utf-8"))
+    words = "".join(drawn.itertext()).replace("\xa0", " ")
+    for cell in re.split(r"\s\s+|\n", shown.output.strip()):
+        assert cell in words
+    assert "url(" not in picture.read_text("utf-8").replace("url(#", "")

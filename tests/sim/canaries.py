@@ -19,7 +19,18 @@ from kvwise.core.loads import LoadJob, LoadLease, Loads
 from kvwise.core.ranked import Ranked
 from kvwise.core.shelf import State
 from kvwise.core.stores import StoreJob, Stores
-from kvwise.core.words import Command, Done, Drop, Event, Failed, Progress, Released, Tick, Why
+from kvwise.core.words import (
+    DRAM,
+    Command,
+    Done,
+    Drop,
+    Event,
+    Failed,
+    Progress,
+    Released,
+    Tick,
+    Why,
+)
 from kvwise.errors import FailureKind
 from kvwise.sim.scenario import LARGE
 from kvwise.sim.transfer import StoreTransfer
@@ -291,6 +302,20 @@ def moved_on_is_forgotten(patch: Patch) -> None:
     patch.setattr(Ranked, "propose", propose)
 
 
+def read_again(patch: Patch) -> None:
+    """Whoever wants what is being read has it read once more, into the same pages."""
+    real = Loads._prepare
+
+    def prepare(self: Loads, lease: LoadLease, row: int, reads: dict[int, list[int]]) -> bool:
+        blocks = self._world.blocks
+        if blocks.shelves[DRAM].state[row] == State.MOVING:
+            reads.setdefault(blocks.tier_of(row), []).append(row)
+            blocks.pin(row)
+        return real(self, lease, row, reads)
+
+    patch.setattr(Loads, "_prepare", prepare)
+
+
 CANARIES = (
     evict_pinned,
     arriving_is_ready,
@@ -315,4 +340,5 @@ CANARIES = (
     hints_keep_all,
     in_use_is_forgotten,
     moved_on_is_forgotten,
+    read_again,
 )

@@ -123,6 +123,15 @@ class Daemon:
         with self._client() as client:
             return client.flush(deadline_s)
 
+    def written_bytes(self) -> int:
+        """Bytes that it has written to disk, or has begun to, in this life.
+
+        Raises:
+            CacheUnavailable: it did not answer.
+        """
+        with self._client() as client:
+            return int(client.status()["counters"]["written_bytes"].get("disk", 0))
+
     def stop(self) -> None:
         """Let it write what was deferred and end; idempotent."""
         self._child.stop()

@@ -11,7 +11,8 @@ from kvwise.bench import chat, machine
 from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_hits import hits
 from kvwise.bench.engine_load import Load
-from kvwise.bench.engine_prompts import Prompts
+from kvwise.bench.engine_one_shot import one_shot
+from kvwise.bench.engine_prompts import LEAST_TOKENS, Prompts
 from kvwise.bench.engine_rig import Rig, prepared
 from kvwise.bench.engine_tax import Plan, cold_tax
 from kvwise.bench.progress import Progress
@@ -56,6 +57,7 @@ class EngineBenchOptions:
         hits: prompts that are asked again.
         repeats: how often each of them is asked from memory.
         restarts: of the daemon, after each of which they are asked from disk.
+        one_shot: short prompts that nobody sends again.
         spare_cores: cores that the engines leave to everything else.
         seed: draws prompts.
     """
@@ -67,6 +69,7 @@ class EngineBenchOptions:
     hits: int
     repeats: int
     restarts: int
+    one_shot: int
     spare_cores: int
     seed: int
 
@@ -75,6 +78,7 @@ class EngineBenchOptions:
         """Room for every prompt."""
         prompts = 2 * self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
+        needed += self.one_shot * LEAST_TOKENS * _TOKEN_BYTES
         return max(GIB, needed)
 
 
@@ -120,24 +124,31 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
         for engine in (rig.bare, rig.cached)
     )
-    prompts = Prompts(
-        lambda messages: chat.count_tokens(bare.port, messages),
-        options.prompt_tokens,
-        options.seed,
-    )
+
+    def count(messages: list[chat.Message]) -> int:
+        return chat.count_tokens(cached.port, messages)
+
+    prompts = Prompts(count, options.prompt_tokens, options.seed)
     rig.progress.now("warming up")
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
     cold = cold_tax(rig, plan, prompts, bare, cached)
     computed_ms = cold[0]["base_ttft_ms"]["median"]
-    return [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
+    found = [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
+    short = Prompts(count, LEAST_TOKENS, options.seed + 1)
+    return [*found, one_shot(rig, options.one_shot, short, cached, prompts.next())]
 
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    tax, control = rows[0], rows[2]
+    tax, store, control = rows[:3]
     notes = [_READING, _BURSTS]
+    if store["stored_tokens_per_request"] < tax["prompt_tokens"] // 2:
+        notes.append(
+            f"{store['stored_tokens_per_request']} of {tax['prompt_tokens']} tokens of a cold "
+            "request were stored: this run says little about what storing costs"
+        )
     for name in ("ttft_ratio", "throughput_ratio"):
         low, high = control[f"{name}_interval"]
         notes.append(

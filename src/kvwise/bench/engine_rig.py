@@ -31,6 +31,9 @@ from kvwise.units import GIB, format_size
 MEMORY_BYTES = 9 * GIB
 """What two engines, their models and the arena take together."""
 DRAM_BYTES = 1 * GIB
+STORE_ALL = {"KVWISE_WRITE_MIN_CHANCE": "0"}
+"""Without this, prompts that never come back are no longer stored after the first hundred."""
+
 DISK_MIN_FREE_BYTES = 4 * GIB
 """What the daemon leaves free on a filesystem unless told otherwise."""
 
@@ -133,7 +136,9 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
     ):
         socket = Path(place) / "kvwise.sock"
         log = out / "daemon.log"
-        options = DaemonOptions(socket, DRAM_BYTES, log, disk=Path(disk), disk_bytes=disk_bytes)
+        options = DaemonOptions(
+            socket, DRAM_BYTES, log, disk=Path(disk), disk_bytes=disk_bytes, settings=STORE_ALL
+        )
         with Daemon.start(options, progress) as daemon:
             folders = [out / name for name in ("bare", "cached")]
             caches = (None, {"client.url": str(socket)})

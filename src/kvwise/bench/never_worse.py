@@ -2,11 +2,12 @@
 
 Prompts are on a disk tier whose reads are slowed down to one rate after another, and are asked
 again under three policies in turns: load, recompute, auto. Nothing else differs. Where the choice
-flips is compared with the rate at which both ways were expected to take equally long.
+flips is compared with the rate at which both ways should take equally long.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from kvwise.bench import chat, machine, slow_serve
 from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_load import Conversation, Load
+from kvwise.bench.engine_one_shot import CHUNK_TOKENS, TOKEN_BYTES
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others, keep_off
 from kvwise.bench.engine_rig import engine_cores
@@ -27,27 +29,35 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
-from kvwise.bench.server import BLOCK_TOKENS, Engine, EngineOptions
+from kvwise.bench.server import Engine, EngineOptions
 from kvwise.bench.slow_serve import Orders
-from kvwise.core.layout import default_chunk_tokens
 from kvwise.core.words import Decision
 from kvwise.units import GIB, KIB, round_up
 
 POLICIES = ("load", "recompute", "auto")
 RATES_MB_PER_S = (0.0, 100.0, 40.0, 20.0, 10.0)
 JITTER_S, JITTERED_MB_PER_S = 0.1, 100.0
-AROUND = (1.2, 0.8)
-"""Rates near the predicted break-even, as parts of it, at which the choice should have flipped."""
+WAYS = ("expected", "measured")
+"""By kvwise's own estimates, and by the times that were measured."""
 
-PROMPTS = 5
-"""Prompts in rotation: by the time one comes again, others have taken its place in memory."""
+AROUND = (1.0, 0.8, 1.2, 0.9, 1.1, 0.7, 1.4)
+"""Rates near the break-even that was expected in the cell before, as parts of it, out of order."""
 
-TOKEN_BYTES = 23_040
-"""KV of a token of the model."""
+NEAR = (0.8, 1.2)
+"""Parts of the break-even below which the choice should compute, and above which load."""
+
+PROMPTS = 7
+"""Prompts in rotation: when one comes again, others have taken its place in memory.
+
+The same policy comes again two or five requests later, so five prompts would be too few.
+"""
 
 PAGE_BYTES = 128 * KIB
 WORSE_MAX = 1.1
 ANSWER_TOKENS = 2
+UNSLOWED = 3
+"""Times as many rounds where nothing is slowed down: a tenth of a second is soon a tenth longer."""
+
 WARM_UPS = ("load", "recompute", "load", "recompute", "auto")
 WRITTEN_S, TIMEOUT_S, RETURNS = 120.0, 60.0, 30
 NO_STORE = {"no_store": True}
@@ -65,7 +75,7 @@ class NeverWorseOptions:
 
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
-        rounds: requests under each policy at each rate.
+        rounds: requests under each policy at each rate; three times as many at full speed.
         prompt_tokens: tokens of each prompt.
         spare_cores: cores that the engine leaves to everything else.
         seed: draws prompts.
@@ -78,6 +88,19 @@ class NeverWorseOptions:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What a load takes where nothing slows the disk down.
+
+    Attributes:
+        expected_s: as kvwise estimates it.
+        measured_s: until the first token, what remains to be computed included.
+    """
+
+    expected_s: float
+    measured_s: float
+
+
 @dataclass(slots=True)
 class Cell:
     """What was measured at one rate."""
@@ -88,9 +111,19 @@ class Cell:
     decisions: dict[str, list[Decision]] = field(default_factory=lambda: {p: [] for p in POLICIES})
 
     @property
+    def said(self) -> str:
+        """The rate in words."""
+        return f"{self.rate_mb_per_s:.0f} MB/s" if self.rate_mb_per_s else "full speed"
+
+    @property
     def loads(self) -> int:
         """How often auto loaded from the disk; a chunk that was left in memory is no load of it."""
         return sum(_disk_share(one) > 0.5 for one in self.decisions["auto"])
+
+    @property
+    def mostly_loads(self) -> bool:
+        """Whether auto loaded from the disk in most rounds."""
+        return self.loads * 2 > len(self.decisions["auto"])
 
     @property
     def ratio(self) -> float:
@@ -99,16 +132,25 @@ class Cell:
         return times["auto"] / min(times["load"], times["recompute"])
 
     @property
-    def break_even_mb_per_s(self) -> float:
-        """The rate at which reading would take as long as computing was expected to."""
-        found = [
-            one.load_tokens * TOKEN_BYTES / one.recompute_s / 1e6
-            for one in self.decisions["load"]
-            if one.recompute_s > 0
-        ]
-        return median(found)
+    def fixed(self) -> Fixed:
+        """What a load takes at this rate."""
+        expected_s = median([one.load_s for one in self.decisions["load"]])
+        return Fixed(expected_s, median(self.ttft_ms["load"]) / 1e3)
 
-    def row(self) -> Row:
+    def break_even_mb_per_s(self, fixed: Fixed) -> dict[str, float]:
+        """The rate at which loading takes as long as computing, by each way to know; 0 for none.
+
+        Reading at a rate comes on top of what a load takes where nothing slows it down.
+        """
+        loads = self.decisions["load"]
+        size_mb = median([one.load_tokens for one in loads]) * TOKEN_BYTES / 1e6
+        left_s = {
+            "expected": median([one.recompute_s for one in loads]) - fixed.expected_s,
+            "measured": median(self.ttft_ms["recompute"]) / 1e3 - fixed.measured_s,
+        }
+        return {way: size_mb / left if left > 0 else 0.0 for way, left in left_s.items()}
+
+    def row(self, fixed: Fixed) -> Row:
         """One line of the result."""
         loads = [one for one in self.decisions["load"] if one.actual_s]
         return {
@@ -119,10 +161,28 @@ class Cell:
             "ttft_ms": {policy: round(median(found), 1) for policy, found in self.ttft_ms.items()},
             "ttft_ratio": round(self.ratio, 3),
             "auto_loads": self.loads,
-            "break_even_mb_per_s": round(self.break_even_mb_per_s, 1),
+            **{
+                f"break_even_{way}_mb_per_s": round(rate, 1) or None
+                for way, rate in self.break_even_mb_per_s(fixed).items()
+            },
             "load_estimate_ratio": round(median([o.load_s / o.actual_s for o in loads]), 2),
             "disk_share": round(min(map(_disk_share, loads), default=0.0), 2),
+            "requests": {policy: self._requests(policy) for policy in POLICIES},
         }
+
+    def _requests(self, policy: str) -> list[Row]:
+        """Every request under a policy: its time, and what was expected of both ways."""
+        return [
+            {
+                "ttft_ms": round(ttft_ms, 1),
+                "choice": one.choice.value,
+                "load_ms": round(one.load_s * 1e3, 1),
+                "compute_ms": round(one.recompute_s * 1e3, 1),
+                "must_win_by_ms": round((one.margin * one.own_s + one.doubt_s) * 1e3, 1),
+                "load_took_ms": round(one.actual_s * 1e3, 1),
+            }
+            for ttft_ms, one in zip(self.ttft_ms[policy], self.decisions[policy], strict=True)
+        ]
 
 
 def _disk_share(decision: Decision) -> float:
@@ -185,19 +245,17 @@ def run_never_worse(options: NeverWorseOptions, command: str, progress: Progress
         ]
         jitter = Orders(bytes_per_s=JITTERED_MB_PER_S * 1e6, jitter_s=JITTER_S)
         cells.append(_measure(rig, jitter, options.rounds))
-        predicted = median([cell.break_even_mb_per_s for cell in cells])
-        near = [
-            _measure(rig, Orders(bytes_per_s=predicted * part * 1e6), options.rounds)
-            for part in AROUND
-        ]
+        fixed = cells[0].fixed
+        for part in AROUND:
+            rate = part * cells[-1].break_even_mb_per_s(fixed)["expected"]
+            cells.append(_measure(rig, Orders(bytes_per_s=rate * 1e6), options.rounds))
         facts |= {"others_cores": round(others.cores(), 2)}
-    cells += near
     return Rows(
         bench="never-worse",
         command=command,
         started=started.isoformat(timespec="seconds"),
         machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
-        rows=[*(cell.row() for cell in cells), flip(cells, predicted)],
+        rows=[*(cell.row(fixed) for cell in cells), flip(cells, fixed)],
         notes=_notes(cells),
     )
 
@@ -205,7 +263,8 @@ def run_never_worse(options: NeverWorseOptions, command: str, progress: Progress
 def _measure(rig: _Rig, orders: Orders, rounds: int) -> Cell:
     """One rate: warm up, then the policies in turns."""
     cell = Cell(orders.bytes_per_s / 1e6, orders.jitter_s)
-    said = f"{cell.rate_mb_per_s:.0f} MB/s" if cell.rate_mb_per_s else "as fast as it is"
+    rounds *= 1 if cell.rate_mb_per_s else UNSLOWED
+    said = cell.said
     rig.progress.now(f"disk at {said}: warming up")
     rig.begin(orders)
     for policy in WARM_UPS:
@@ -213,7 +272,8 @@ def _measure(rig: _Rig, orders: Orders, rounds: int) -> Cell:
         rig.ask()
     for number in range(rounds):
         rig.progress.now(f"disk at {said}: round {number + 1} of {rounds}")
-        for policy in POLICIES:
+        first = number % len(POLICIES)
+        for policy in POLICIES[first:] + POLICIES[:first]:
             Orders(policy, orders.bytes_per_s, orders.jitter_s).write(rig.orders)
             cell.ttft_ms[policy].append(rig.ask())
             cell.decisions[policy] += rig.daemon.decisions(limit=1)
@@ -223,34 +283,33 @@ def _measure(rig: _Rig, orders: Orders, rounds: int) -> Cell:
     return cell
 
 
-def flip(cells: list[Cell], predicted: float) -> Row:
-    """Between which rates the choice flips, beside where it was predicted to."""
-    steady = [cell for cell in cells if not cell.jitter_s]
-    mostly = {
-        cell.rate_mb_per_s or float("inf"): cell.loads * 2 > len(cell.ttft_ms["auto"])
-        for cell in steady
-    }
-    loads = min((rate for rate, loads in mostly.items() if loads), default=float("inf"))
-    high, low = AROUND
-    computes = max((rate for rate, loads in mostly.items() if not loads), default=0.0)
-    return {
-        "path": "break_even",
-        "predicted_mb_per_s": round(predicted, 1),
-        "computes_up_to_mb_per_s": round(computes, 1),
-        "loads_from_mb_per_s": round(loads, 1),
-        "is_one_flip": computes < loads,
-        "is_where_predicted": low * predicted <= computes < loads <= high * predicted,
-    }
+def flip(cells: list[Cell], fixed: Fixed) -> Row:
+    """Up to where auto mostly computes and from where it loads, in parts of the break-even.
+
+    Each cell is held against the break-even of its own time: an engine on a machine that others
+    share computes half as fast again from one minute to the next.
+    """
+    steady = [cell for cell in cells if cell.rate_mb_per_s and not cell.jitter_s]
+    row: Row = {"path": "break_even"}
+    for way in WAYS:
+        rates = [cell.break_even_mb_per_s(fixed)[way] for cell in steady]
+        known = [(cell, rate) for cell, rate in zip(steady, rates, strict=True) if rate]
+        parts = {True: [math.inf], False: [0.0]}
+        for cell, rate in known:
+            parts[cell.mostly_loads].append(cell.rate_mb_per_s / rate)
+        computes, loads = max(parts[False]), min(parts[True])
+        row[f"{way}_mb_per_s"] = [round(min(rates), 1), round(max(rates), 1)]
+        row[f"computes_up_to_{way}"] = round(computes, 2)
+        row[f"loads_from_{way}"] = round(loads, 2) if loads < math.inf else None
+        row[f"is_where_{way}"] = computes <= NEAR[1] and NEAR[0] <= loads < math.inf
+    return row
 
 
 def _notes(cells: list[Cell]) -> list[str]:
     """What a reader must know to take the numbers right."""
     notes = [_READING]
     worse = [cell for cell in cells if cell.ratio > WORSE_MAX]
-    notes += [
-        f"at {cell.rate_mb_per_s:.0f} MB/s auto took {cell.ratio:.2f} of the better policy"
-        for cell in worse
-    ]
+    notes += [f"at {cell.said} auto took {cell.ratio:.2f} of the better policy" for cell in worse]
     return notes
 
 
@@ -309,5 +368,4 @@ def _store(rig: _Rig, options: NeverWorseOptions) -> None:
 
 def _arena_bytes(prompt_tokens: int) -> int:
     """Room for one prompt and no more, so that the next one takes its place."""
-    chunk_tokens = default_chunk_tokens(BLOCK_TOKENS, BLOCK_TOKENS * TOKEN_BYTES)
-    return prompt_tokens // chunk_tokens * round_up(chunk_tokens * TOKEN_BYTES, PAGE_BYTES)
+    return prompt_tokens // CHUNK_TOKENS * round_up(CHUNK_TOKENS * TOKEN_BYTES, PAGE_BYTES)

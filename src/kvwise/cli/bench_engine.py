@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kvwise.bench.engine_bench import EngineBenchOptions, run_engine_bench
-from kvwise.bench.engine_prompts import LEAST_TOKENS
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Row, Rows
+from kvwise.cli.bench_options import end_in_order, engine_options, show_notes
 
 PROMPT_TOKENS = 2048
-PROMPT_TOKENS_MAX = 3900
-"""The engine's context, less an answer."""
 REQUESTS, QUICK_REQUESTS = 36, 6
 BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 1
 REPEATS, QUICK_REPEATS = 3, 1
 RESTARTS, QUICK_RESTARTS = 2, 1
+ONE_SHOT, QUICK_ONE_SHOT = 400, 20
 
 
 @click.command(
@@ -43,34 +38,13 @@ Examples:
     type=click.IntRange(3, 1000),
     help=f"Cold requests of each side.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
 )
-@click.option(
-    "--prompt-tokens",
-    type=click.IntRange(LEAST_TOKENS, PROMPT_TOKENS_MAX),
-    default=PROMPT_TOKENS,
-    show_default=True,
-    help="Tokens of each prompt.",
-)
-@click.option("--quick", is_flag=True, help="Fewer of everything: shows that it works.")
-@click.option(
-    "--spare-cores",
-    type=click.IntRange(0),
-    help="Cores that the engines leave to everything else.  [default: 1 where there are two]",
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Draws prompts.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("bench-engine-out"),
-    show_default=True,
-    help="Folder for the logs; the disk tier lies there during the run.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+@engine_options(out="bench-engine-out", prompt_tokens=PROMPT_TOKENS)
 def command(  # noqa: PLR0913  one parameter for each option
     *,
     requests: int | None,
     prompt_tokens: int,
     quick: bool,
-    spare_cores: int | None,
+    spare_cores: int,
     seed: int,
     out: Path,
     as_json: bool,
@@ -82,15 +56,13 @@ def command(  # noqa: PLR0913  one parameter for each option
     (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
     cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise with itself when
     told to leave a request alone, and control the one without kvwise with itself: so much the
-    machine makes of no difference at all.
+    machine makes of no difference at all. The row one_shot says how much of short prompts that
+    nobody sends again is written to disk.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    if spare_cores is None:
-        spare_cores = min(1, len(os.sched_getaffinity(0)) - 1)
+    end_in_order()
     options = EngineBenchOptions(
         out=out,
         requests=requests or (QUICK_REQUESTS if quick else REQUESTS),
@@ -99,6 +71,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         hits=QUICK_HITS if quick else HITS,
         repeats=QUICK_REPEATS if quick else REPEATS,
         restarts=QUICK_RESTARTS if quick else RESTARTS,
+        one_shot=QUICK_ONE_SHOT if quick else ONE_SHOT,
         spare_cores=spare_cores,
         seed=seed,
     )
@@ -112,24 +85,24 @@ def command(  # noqa: PLR0913  one parameter for each option
     return 0
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
-
-
 def _show(rows: Rows, console: Console) -> None:
     """The rows in a few lines."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("path")
     for name in ("ms", "against", "ttft", "95 %", "tokens/s", "95 %"):
         table.add_column(name, justify="right")
-    for row in rows.rows:
+    *timed, one_shot = rows.rows
+    for row in timed:
         table.add_row(*_cells(row))
     console.print()
     console.print(table)
-    for note in rows.notes:
-        console.print(f"[yellow]note[/yellow]: {escape(note)}", highlight=False)
+    shares = " and ".join(f"{share:.1%}" for share in one_shot["written_share"])
+    console.print(
+        f"of {one_shot['requests']} prompts that nobody sends again, {shares} of the two halves "
+        "were written to disk",
+        highlight=False,
+    )
+    show_notes(rows, console)
 
 
 def _cells(row: Row) -> list[str]:

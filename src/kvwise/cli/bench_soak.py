@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from math import isfinite
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
@@ -15,6 +13,7 @@ from rich.table import Table
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Row
 from kvwise.bench.soak import SoakOptions, run_soak
+from kvwise.cli.bench_options import end_in_order
 
 EXIT_LEAKS = 1
 
@@ -73,8 +72,7 @@ def command(minutes: float, clients: int, seed: int, folder: Path, as_json: bool
     """
     if not isfinite(minutes):
         raise click.BadParameter(f"{minutes} is not a time", param_hint="--minutes")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_in_order()
     text = f"kvwise bench soak --minutes {minutes:g} --clients {clients} --seed {seed}"
     options = SoakOptions(minutes, clients, seed, folder.absolute(), text)
     with Terminal(Console(stderr=True)) as progress:
@@ -85,12 +83,6 @@ def command(minutes: float, clients: int, seed: int, folder: Path, as_json: bool
     else:
         _show(row, Console(highlight=False))
     return EXIT_LEAKS if row["problems"] else 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill or a closed terminal end a run in order, as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _show(row: Row, console: Console) -> None:

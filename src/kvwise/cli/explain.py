@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from kvwise.units import NS_PER_S, format_seconds
 TIMEOUT_S = 5.0
 LIMIT_MAX = 1_000_000
 REQUEST_CHARS_MAX = 72
+SVG_COLUMNS = 92
 EXIT_DIFFERS = 1
 
 REASONS = {
@@ -46,8 +48,11 @@ REASONS = {
 AHEAD_SHOWN = 0.01
 """Queues that make up less of a load than this are not worth a word."""
 
+_FONT_FACE = re.compile(r"@font-face \{.*?\}\n", re.DOTALL)
+"""What would have a picture fetch a font."""
+
 _ENDINGS = {
-    Ending.FAILED: "the load failed",
+    Ending.FAILED: "the load failed, or was given up when computing had been faster",
     Ending.UNUSED: "the engine made no use of it",
 }
 
@@ -58,6 +63,7 @@ Examples:
   kvwise explain -n 5
   kvwise explain --url /run/user/1000/kvwise/kvwise.sock --json
   kvwise explain --log events.kvlog --replay
+  kvwise explain -n 6 --svg explain.svg
 """
 )
 @click.option("--url", help="Socket of the daemon; the configured one by default.")
@@ -76,7 +82,20 @@ Examples:
 )
 @click.option("--replay", "verify", is_flag=True, help="Only verify a log: same commands again?")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json: bool) -> int:
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"Also draw what is shown, {SVG_COLUMNS} columns wide, into this file.",
+)
+def command(  # noqa: PLR0913  one parameter for each option
+    *,
+    url: str | None,
+    log: Path | None,
+    limit: int,
+    verify: bool,
+    as_json: bool,
+    svg: Path | None,
+) -> int:
     """Show why recent requests were loaded or recomputed.
 
     Times are estimates at the moment of the decision, of the load considered best and of computing
@@ -95,13 +114,21 @@ def command(url: str | None, log: Path | None, limit: int, verify: bool, as_json
         shown = {"decisions": msgspec.to_builtins(told.decisions), "estimates": estimates}
         click.echo(json.dumps(shown, indent=2))
     elif told.decisions:
-        console = Console()
+        console = Console(record=True, width=SVG_COLUMNS) if svg else Console()
         console.print(_table(told.decisions, told.at_ns))
         for tier, one in told.estimates.items():
             console.print(_judgement(tier, one), highlight=False)
+        if svg:
+            svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
     else:
         click.echo("no decisions yet")
     return 0
+
+
+def _drawn(console: Console, title: str) -> str:
+    """What a console has shown, as a picture that asks for nothing from outside."""
+    picture = _FONT_FACE.sub("", console.export_svg(title=title, unique_id="kvwise"))
+    return "".join(f"{line.rstrip()}\n" for line in picture.splitlines())
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +220,19 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
 
 def _table(decisions: list[Decision], at_ns: int) -> Table:
     """Decisions, newest last: their age, and what happened in as many lines as it needs."""
-    table = Table.grid(padding=(0, 2, 1, 0))
+    table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     for decision in decisions:
-        table.add_row(_age(at_ns - decision.now_ns), Text("\n".join(_lines(decision))))
+        table.add_row(_age(at_ns - decision.now_ns), _told(decision))
     return table
+
+
+def _told(decision: Decision) -> Text:
+    """One decision, its choice in bold, and an empty line."""
+    name, found, choice, *rest = _lines(decision)
+    text = Text(f"{name}\n{found}\n")
+    return text.append(choice, style="bold").append("".join(f"\n{line}" for line in [*rest, ""]))
 
 
 def _age(passed_ns: int) -> str:

@@ -30,6 +30,7 @@ from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.reading import Reading, reading
 from kvwise.cli.sim_grid import run_grid
 from kvwise.cli.sim_trace import Replaying, profile_in, replaying, run_trace
+from kvwise.cli.sim_writes import Writing, run_curves, writing
 from kvwise.live.events import replay
 from kvwise.sim.report import Summary, failed_seed, tell
 from kvwise.sim.scenario import REQUESTS, draw
@@ -48,15 +49,17 @@ class Mode(Enum):
     FAULTS = "runs with faults"
     TRACE = "--trace"
     STACK = "--stack"
+    WRITES = "--writes"
     GRID = "--grid"
 
 
 _MODES_OF = {
     **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every", "log"), (Mode.FAULTS,)),
-    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE, Mode.STACK)),
+    **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE, Mode.STACK, Mode.WRITES)),
     **dict.fromkeys(("policy", "plan", "capacity_tokens"), (Mode.TRACE,)),
     **dict.fromkeys(("stack", "speed"), (Mode.STACK,)),
-    "profile": (Mode.TRACE, Mode.GRID),
+    **dict.fromkeys(Writing.__annotations__, (Mode.WRITES,)),
+    "profile": (Mode.TRACE, Mode.WRITES, Mode.GRID),
     "named": (Mode.GRID,),
 }
 """Parameters that do not mean something in every mode."""
@@ -76,7 +79,7 @@ class Campaign:
     jobs: int
 
 
-class Said(Reading, Replaying):
+class Said(Reading, Replaying, Writing):
     """All options of all modes that are not named one by one."""
 
     grid: bool
@@ -99,6 +102,7 @@ Examples:
   kvwise sim --trace trace.jsonl.gz --policy lru --capacity-tokens 1M,3M,10M
   kvwise sim --trace folder/ --start-every 200 --capacity-tokens 1M --json
   kvwise sim --trace trace.jsonl.gz --stack stack.toml --speed 2 --jobs 4
+  kvwise sim --trace trace.jsonl.gz --writes --budgets 0.25,0.1 --jobs 4
   kvwise sim --grid --jobs 4
 """
 )
@@ -156,6 +160,7 @@ Examples:
     help="With --grid: this cell alone; may be given several times.",
 )
 @replaying
+@writing
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -179,17 +184,23 @@ def command(
     With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
     an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
 
+    With --writes, memory and a disk hold shares of it, and what the disk hits is shown beside what
+    it is written, for several budgets.
+
     With --stack as well, whole machines are simulated, with engines, links and drives that queue.
 
     With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
     rates: always loaded, always computed, and whichever the brain chooses.
     """
-    mode = _mode(said["grid"], bool(traces), said["stack"] is not None)
+    mode = _mode(said, bool(traces))
     if mode is not Mode.FAULTS:
         take_kills_as_ctrl_c()
     if mode is Mode.GRID:
         profile = profile_in(said["profile"])
         return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
+    if mode is Mode.WRITES:
+        profile, files = profile_in(said["profile"]), (*traces, *files)
+        return run_curves(files, said, said, (profile, said["jobs"]), as_json=as_json)
     if mode is not Mode.FAULTS:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
@@ -213,17 +224,21 @@ def command(
     return EXIT_BROKEN if summary.failed else 0
 
 
-def _mode(grid: bool, traced: bool, stacked: bool) -> Mode:
+def _mode(said: Said, traced: bool) -> Mode:
     """The mode that was asked for.
 
     Raises:
         click.UsageError: an option says something about another one.
     """
-    if stacked and not traced:
-        raise click.UsageError("--stack needs --trace")
+    grid, stacked, writes = said["grid"], said["stack"] is not None, said["writes"]
+    for name, asked in (("--stack", stacked), ("--writes", writes)):
+        if asked and not traced:
+            raise click.UsageError(f"{name} needs --trace")
+    if stacked and writes:
+        raise click.UsageError("--stack and --writes are two different things to run")
     if grid and traced:
         raise click.UsageError("--grid and --trace are two different things to run")
-    traces = Mode.STACK if stacked else Mode.TRACE
+    traces = Mode.STACK if stacked else Mode.WRITES if writes else Mode.TRACE
     mode = Mode.GRID if grid else traces if traced else Mode.FAULTS
     context = click.get_current_context()
     for parameter in context.command.params:

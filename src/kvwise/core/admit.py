@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from kvwise.core.hints import Hints
 from kvwise.core.words import Why
 
+WORTH, ALL, SECOND_TOUCH = "worth", "all", "second-touch"
+ADMISSIONS = (WORTH, ALL, SECOND_TOUCH)
+"""What a tier below the arena is written: what is worth its bytes at the price of the day, or, to
+compare with, all that comes or all that was seen before, as long as the budget has bytes left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Admit:

@@ -51,6 +51,7 @@ class Blocks:
         self.page_bytes = page_bytes
         self.keep = Keep(self.pages.count * page_bytes)
         self.pins = 0
+        self._now_ns = -1
         self.dropped: Counter[str] = Counter()
         self._drops: dict[tuple[int, Why], tuple[list[bytes], list[int], list[int]]] = {}
         self.doomed: set[int] = set()
@@ -69,9 +70,11 @@ class Blocks:
         if len(rows) >= MANY:
             states = [shelf.state for shelf in self.shelves]
             return columns.first_with(states, rows, State.READY)
-        tiers, state, ready = bytearray(), self.shelves[DRAM].state, int(State.READY)
+        tiers, state = bytearray(), self.shelves[DRAM].state
+        if {*map(state.__getitem__, rows)} == {READY}:
+            return bytes(len(rows))
         for row in rows:
-            tier = DRAM if state[row] == ready else self.tier_of(row)
+            tier = DRAM if state[row] == READY else self.tier_of(row)
             if tier < 0:
                 break
             tiers.append(tier)
@@ -83,7 +86,7 @@ class Blocks:
         if last - first >= MANY:
             return len(columns.first_with([state], rows[first:], State.READY))
         place = first
-        while place < last and state[rows[place]] == State.READY:
+        while place < last and state[rows[place]] == READY:
             place += 1
         return place - first
 
@@ -103,7 +106,7 @@ class Blocks:
             if sizes == array("I", [sizes[0]]) * len(sizes):
                 first = columns.gather(shelf.location, rows)
                 return self.pages.chains(first, sizes[0])
-        return tuple(page for row in rows for page in self.pages_of(row))
+        return self.pages.chain_all([shelf.location[row] for row in rows])
 
     def absent_from(self, tier: int, rows: Sequence[int]) -> Sequence[int]:
         """Those of the rows that have no copy on a tier."""
@@ -120,7 +123,9 @@ class Blocks:
         Stamps have 32 bits. When they are used up all are halved: what was used at two neighbouring
         times counts as used at one.
         """
-        self.reuse.pass_time(now_ns)
+        if now_ns != self._now_ns:
+            self._now_ns = now_ns
+            self.reuse.pass_time(now_ns)
         if self.reuse.uses.is_full:
             columns.halve(self.index.stamp)
             self.reuse.halve()
@@ -239,15 +244,19 @@ class Blocks:
         self.shelves[DRAM].location[row] = pages[0]
         return pages
 
-    def reserve_chain(self, rows: array[int], raw_bytes: int) -> tuple[int, ...]:
+    def reserve_chain(
+        self, rows: array[int], raw_bytes: int, *, modest: bool = False
+    ) -> tuple[int, ...]:
         """Arena pages for what `add_chain` made, evicting others if needed.
 
-        When that is not enough, the last of the rows go again, from the index and from `rows`.
+        When that is not enough, the last of the rows go again, from the index and from `rows`. A
+        modest chain makes nothing leave that is worth more than it is.
         """
         shelf, each = self.shelves[DRAM], -(-raw_bytes // self.page_bytes)
-        need = each * len(rows)
-        while (lack := need - self.pages.free_count) > 0 and self.evict(DRAM, lack):
-            pass
+        need, stamp = each * len(rows), self.index.stamp[rows[0]]
+        while (lack := need - self.pages.free_count) > 0:
+            if (modest and not shelf.policy.yields_to(stamp)) or not self.evict(DRAM, lack):
+                break
         while self.pages.free_count < each * len(rows):
             self.unpin(rows[-1])
             self.index.remove(rows.pop())
@@ -321,12 +330,14 @@ class Blocks:
 
     def take_drops(self) -> list[Command]:
         """`Drop` commands for everything that left a tier since the last call."""
+        if not self._drops:
+            return []
         drops: list[Command] = [
             Drop(tier, b"".join(keys), tuple(locations), tuple(stored), why)
             for (tier, why), (keys, locations, stored) in self._drops.items()
         ]
-        for (tier, why), (keys, _, _) in self._drops.items():
-            self.dropped[f"{self.shelves[tier].spec.name}|{why.value}"] += len(keys)
+        for (tier, why), (_, locations, _) in self._drops.items():
+            self.dropped[f"{self.shelves[tier].spec.name}|{why.value}"] += len(locations)
         self._drops.clear()
         return drops
 
@@ -383,16 +394,19 @@ class Blocks:
         index, shelf, rows = self.index, self.shelves[tier], [row]
         stamps, parents, pins = index.stamp, index.parent, index.pins
         state, stored, kids, stamp = shelf.state, shelf.stored, shelf.kids, stamps[row]
-        holds, follows = self.keep.holds, shelf.policy.follows
-        alone, freed = len(self.shelves) == 1, stored[row]
-        while 0 < freed < units and (above := parents[row]) != NONE and stamps[above] == stamp:
-            if kids[above] != 1 or state[above] != READY or pins[above] or not stored[above]:
+        alone, kept = len(self.shelves) == 1, tier == DRAM and self.keep.has_kept
+        freed, waits = stored[row], shelf.policy.waiting(stamp)
+        if waits is None or not freed:
+            return rows
+        after, before = index.siblings
+        while freed < units and (above := parents[row]) != NONE and stamps[above] == stamp:
+            if kids[above] != 1 or state[above] != READY or pins[above] or waits[above]:
                 break
-            if not alone and self._elsewhere(tier, above) != stays:
+            if not (stays or after[row] == NONE == before[row]):
                 break
-            if not (stays or index.is_only_child(row)) or (tier == DRAM and holds(above)):
+            if not (alone or self._elsewhere(tier, above) == stays):
                 break
-            if not follows(above):
+            if (kept and self.keep.holds(above)) or not stored[above]:
                 break
             rows.append(above)
             freed += stored[above]
@@ -419,24 +433,21 @@ class Blocks:
 
     def _clear(self, tier: int, rows: Sequence[int], why: Why) -> None:
         """Take copies off a tier and give their bytes back; more than one are a run of a chain."""
-        shelf, parents, parent = self.shelves[tier], self.index.parent, NONE
-        stored, location, kids, unit_bytes = (
-            shelf.stored,
-            shelf.location,
-            shelf.kids,
-            shelf.spec.unit_bytes,
-        )
-        before = shelf.state[rows[0]]
+        shelf = self.shelves[tier]
+        stored, location, kids = shelf.stored, shelf.location, shelf.kids
+        before, unit_bytes = shelf.state[rows[0]], shelf.spec.unit_bytes
         shelf.move_all(rows, "clear")
         locations = [location[row] for row in rows]
         sizes = [stored[row] * unit_bytes for row in rows]
         shelf.account(-sum(sizes))
         for row in rows:
             stored[row] = location[row] = 0
-            if (parent := parents[row]) != NONE:
-                kids[parent] -= 1
-        if parent != NONE and not kids[parent] and shelf.state[parent] == READY:
-            shelf.policy.add(parent)
+        for row in rows[1:]:
+            kids[row] -= 1
+        if (parent := self.index.parent[rows[-1]]) != NONE:
+            kids[parent] -= 1
+            if not kids[parent] and shelf.state[parent] == READY:
+                shelf.policy.add(parent)
         if not sizes[0]:
             return
         if tier == DRAM:
@@ -444,7 +455,7 @@ class Blocks:
         elif before == State.STORING:
             return
         drops = self._drops.setdefault((tier, why), ([], [], []))
-        drops[0].extend(map(self.index.key, rows))
+        drops[0].append(self.index.keys(rows))
         drops[1].extend(locations)
         drops[2].extend(sizes)
 

@@ -8,12 +8,20 @@ link. Both are linear in their unknowns, so both are fitted by recursive least s
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from kvwise.core.explore import Explorer
 from kvwise.core.plan import Transfer
 
 _DRIFT = 4
+_DRIFT_EARLY = 2
+"""Samples in a row that are far off, until they are believed: of many samples, and of few."""
+
+_SETTLED = 8
+_FAR_EARLY = 2.0
+"""Of few samples, only those off by this factor are far off."""
+
 _NOISE = 0.05
 _NOISE_S_MIN = 2e-5
 _WANDER = 0.02
@@ -36,7 +44,9 @@ class Fit:
 
     A residual beyond four times the usual one is pulled in, so that one host stall does not bend
     the fit; but what stays off for `_DRIFT` samples in a row is no outlier but a machine that
-    changed, and the fit opens up again.
+    changed, and the fit opens up again: as wide as the error is, for a tier may get a thousand
+    times slower. While there are few samples, two in a row are enough, since the first one may have
+    been the odd one.
     """
 
     def __init__(self, first: tuple[float, ...], width: tuple[float, ...]) -> None:
@@ -44,14 +54,18 @@ class Fit:
         self.weights = list(first)
         self.samples = 0
         self._first = [w * w for w in width]
-        self._spread: list[list[float]] = []
-        self._open()
-        self._usual = 0.0
-        self._clipped = 0
-
-    def _open(self) -> None:
-        size = range(len(self._first))
+        size = range(len(width))
         self._spread = [[self._first[i] if i == j else 0.0 for j in size] for i in size]
+        self._usual = 0.0
+        self._far = 0
+        self._calm = 0.0
+
+    def _open(self, features: tuple[float, ...], error: float) -> None:
+        """Know nothing again, and take an error like this for likely."""
+        size = range(len(self._first))
+        likely = sum(self._first[i] * features[i] ** 2 for i in size)
+        wider = max(1.0, error * error / likely) if likely > 0 else 1.0
+        self._spread = [[wider * self._first[i] if i == j else 0.0 for j in size] for i in size]
 
     def predict(self, features: tuple[float, ...]) -> float:
         """The value expected for these features."""
@@ -73,17 +87,22 @@ class Fit:
         """
         if self.samples < _TRIED:
             return 0.0
-        spread, size = self._spread, range(len(features))
-        weights = sum(features[i] * spread[i][j] * features[j] for i in size for j in size)
+        weights = 0.0
+        for feature, row in zip(features, self._spread, strict=True):
+            for other, both in zip(features, row, strict=True):
+                weights += feature * both * other
         value = self.predict(features)
         return min(math.hypot(math.sqrt(max(0.0, weights)), self.error * value), value)
 
-    def learn(self, features: tuple[float, ...], value: float) -> None:
-        """One measurement."""
+    def learn(self, features: tuple[float, ...], value: float) -> bool:
+        """One measurement; whether it was anything like what was expected."""
         expected = self.predict(features)
-        error = self._clip(value - expected, expected)
+        relative = abs(value - expected) / max(abs(expected), _NOISE_S_MIN)
+        error, changed = self._judge(value, expected, relative)
         noise = max(_NOISE * max(abs(expected), abs(value)), _NOISE_S_MIN)
         self._forget()
+        if changed:
+            self._open(features, error)
         spread, size = self._spread, range(len(features))
         column = [sum(spread[i][j] * features[j] for j in size) for i in size]
         scale = noise * noise + sum(features[i] * column[i] for i in size)
@@ -92,6 +111,7 @@ class Fit:
         self._spread = [[spread[i][j] - column[i] * column[j] / scale for j in size] for i in size]
         self._project()
         self.samples += 1
+        return not self._far
 
     def _project(self) -> None:
         """Bring negative weights to zero, and let the others take over what they stood for."""
@@ -102,19 +122,27 @@ class Fit:
                     self.weights[j] -= row[i] * share
         self.weights = [max(0.0, weight) for weight in self.weights]
 
-    def _clip(self, error: float, expected: float) -> float:
-        relative = abs(error) / max(abs(expected), _NOISE_S_MIN)
-        limit = 4 * max(self._usual, _NOISE)
-        outside = self.samples >= 8 and relative > limit
-        self._clipped = self._clipped + 1 if outside else 0
-        if outside and self._clipped < _DRIFT:
-            return error * limit / relative
-        if outside:
-            self._open()
+    def _judge(self, value: float, expected: float, relative: float) -> tuple[float, bool]:
+        """The error that counts, and whether the machine is another one than before."""
+        error, limit = value - expected, 4 * max(self._usual, _NOISE)
+        settled = self.samples >= _SETTLED
+        if settled:
+            far = relative > limit
+        else:
+            far = max(value, expected) > _FAR_EARLY * max(min(value, expected), _NOISE_S_MIN)
+        way = math.copysign(1.0, error)
+        if not far or self._far * way <= 0:
+            self._far, self._calm = 0, self._usual
+        self._far += int(way) if far else 0
+        if abs(self._far) >= (_DRIFT if settled else _DRIFT_EARLY):
+            self._usual = self._calm
+            return error, True
+        if far and settled:
+            return error * limit / relative, False
         if self.samples >= _TRIED:  # before that, errors are those of the first guess
             count = min(self.samples - _TRIED + 1, 32)
             self._usual += (min(relative, 1.0) - self._usual) / count
-        return error
+        return error, False
 
     def _forget(self) -> None:
         """Let every weight wander by 2 % a sample, up to the width of the first guess."""
@@ -200,7 +228,6 @@ class Recompute:
 
 _MIB = 1024.0 * 1024.0
 _CLASSES_BYTES = (4 * _MIB, 64 * _MIB)
-_SETTLED = 8
 _BEND_SAMPLES = 8
 _BEND_MIN, _BEND_MAX = 0.5, 2.0
 
@@ -224,10 +251,10 @@ class Pipe:
     def learn(self, size_bytes: float, seconds: float) -> None:
         """Moving `size_bytes` took `seconds`."""
         straight_s, kind = self._straight_s(size_bytes), _class(size_bytes)
-        if self.samples >= _SETTLED:
+        likely = self._fit.learn((1.0, size_bytes / _MIB), seconds)
+        if likely and self.samples > _SETTLED:
             found = min(max(seconds / straight_s, _BEND_MIN), _BEND_MAX)
             self._bend[kind] += (found - self._bend[kind]) / _BEND_SAMPLES
-        self._fit.learn((1.0, size_bytes / _MIB), seconds)
 
     def seconds(self, size_bytes: float) -> float:
         """Time until `size_bytes` are across, when nothing else is on the way."""
@@ -252,7 +279,7 @@ class Pipe:
 
 def _class(size_bytes: float) -> int:
     """0 for small transfers, 1 for middling, 2 for large ones."""
-    return sum(size_bytes >= least for least in _CLASSES_BYTES)
+    return bisect_right(_CLASSES_BYTES, size_bytes)
 
 
 class Lane:

@@ -33,8 +33,16 @@ class Eviction(Protocol):
         """The last proposal was evicted, or is no candidate any more."""
         ...
 
-    def follows(self, row: int) -> bool:
-        """Whether a row with the stamp of the one last accepted would come next, were it added."""
+    def waiting(self, stamp: int) -> array[int] | None:
+        """For every row whether it waits, if none with the stamp of the one last accepted does.
+
+        A row with that stamp that does not wait would come next, were it added. None where that is
+        not so.
+        """
+        ...
+
+    def yields_to(self, stamp: int) -> bool:
+        """Whether what would leave next is worth no more than a newcomer of this use."""
         ...
 
     def set_aside(self) -> None:
@@ -70,7 +78,7 @@ class Lru:
         """`row` became a candidate."""
         queued = self._queued
         if row >= len(queued):
-            queued.extend(array("B", [0]) * (row + 1 - len(queued)))
+            queued.frombytes(bytes(self._index.capacity - len(queued)))
         if not queued[row]:
             queued[row] = 1
             heapq.heappush(self._heap, self._index.stamp[row] << 32 | row)
@@ -105,11 +113,16 @@ class Lru:
         """Forget the last proposal."""
         self._queued[heapq.heappop(self._heap) & NONE] = 0
 
-    def follows(self, row: int) -> bool:
-        """Whether neither it nor anything else with its stamp waits."""
-        if self._aside or (row < len(self._queued) and self._queued[row]):
-            return False
-        return not self._heap or self._heap[0] >> 32 != self._index.stamp[row]
+    def waiting(self, stamp: int) -> array[int] | None:
+        """Which rows wait, if none with the stamp does."""
+        if self._aside or (self._heap and self._heap[0] >> 32 == stamp):
+            return None
+        self._queued.frombytes(bytes(self._index.capacity - len(self._queued)))
+        return self._queued
+
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: a newcomer was used last."""
+        return True
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

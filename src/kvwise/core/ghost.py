@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterable
 
 from kvwise.core.table import EMPTY, Table
 
@@ -22,39 +23,50 @@ class Ghost:
     def __init__(self, keys_max: int = GHOSTS_MAX) -> None:
         """No keys."""
         self._max = keys_max
-        self._hi, self._lo, self._stamp = array("Q"), array("Q"), array("I")
-        self._older, self._newer = array("I"), array("I")
+        self._hi, self._lo, self._stamp = array("Q", [0]), array("Q", [0]), array("I", [0])
+        self._older, self._newer = array("I", [0]), array("I", [0])
         self._table = Table(self._hi, self._lo)
         self._oldest = self._newest = EMPTY
+        self._spare = self._count = 0
+        """A row that is free; as many as that are in use."""
 
     def __len__(self) -> int:
-        return len(self._stamp)
+        return self._count
 
-    def put(self, hi: int, lo: int, stamp: int) -> int:
-        """Remember a key by its halves; the stamp of one that is forgotten for it, or 0."""
-        row, lost = self._table.find(hi, lo), 0
-        if row != EMPTY:
-            self._unlink(row)
-            self._stamp[row] = stamp
-        else:
-            row = len(self._stamp)
-            if row < self._max:
-                for column in (self._hi, self._lo, self._stamp, self._older, self._newer):
-                    column.append(0)
-            else:
-                row = self._oldest
-                lost = self._stamp[row]
+    def put(self, keys: Iterable[tuple[int, int]], stamp: int) -> list[int]:
+        """Remember keys by their halves; the stamps of those that are forgotten for them."""
+        put, his, los, stamps = self._table.put, self._hi, self._lo, self._stamp
+        older, newer, lost = self._older, self._newer, list[int]()
+        for hi, lo in keys:
+            spare, newest = self._spare, self._newest
+            row = put(spare, hi, lo)
+            if row != EMPTY:
                 self._unlink(row)
-                self._table.remove((row,))
-            self._hi[row], self._lo[row], self._stamp[row] = hi, lo, stamp
-            self._table.put(row, hi, lo)
-        self._older[row], self._newer[row] = self._newest, EMPTY
-        if self._newest != EMPTY:
-            self._newer[self._newest] = row
-        else:
-            self._oldest = row
-        self._newest = row
+                newest = self._newest
+            else:
+                row, his[spare], los[spare] = spare, hi, lo
+            stamps[row], older[row], newer[row] = stamp, newest, EMPTY
+            if newest != EMPTY:
+                newer[newest] = row
+            else:
+                self._oldest = row
+            self._newest = row
+            if row == spare:
+                self._take_spare(lost)
         return lost
+
+    def _take_spare(self, lost: list[int]) -> None:
+        """The spare row is in use: find another one, that of the oldest key if there are enough."""
+        if self._count < self._max:
+            self._spare = self._count = self._count + 1
+            for column in (self._hi, self._lo, self._stamp, self._older, self._newer):
+                column.append(0)
+            return
+        self._spare = row = self._oldest
+        self._oldest = self._newer[row]
+        self._older[self._oldest] = EMPTY
+        self._table.remove((row,))
+        lost.append(self._stamp[row])
 
     def _unlink(self, row: int) -> None:
         older, newer = self._older[row], self._newer[row]

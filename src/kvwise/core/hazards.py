@@ -27,6 +27,8 @@ WIDTHS = tuple(end - begin for begin, end in pairwise(BORDERS))
 _GUESS = 1 - 0.7 ** (2 / BUCKETS)
 """A hazard before anything is known: half of everything is used again some time."""
 
+_GUESSES = [_GUESS] * BUCKETS
+
 _PRIOR = 10.0
 """How many uses the hazards of the class around a class are worth."""
 
@@ -47,14 +49,46 @@ def bucket_of(age_s: float) -> int:
     return bisect_right(EDGES, age_s)
 
 
+class _Counts:
+    """What a class was known from when it learned last; what follows is worked out when asked."""
+
+    __slots__ = ("_around", "_hazards", "_hits", "_risks")
+
+    def __init__(self, hits: list[float], risks: list[float], around: _Counts | None) -> None:
+        """Hits and risks by bucket, and those of the class around it, if any, at that time."""
+        self._hits, self._risks, self._around = hits, risks, around
+        self._hazards: list[float] | None = None
+
+    def hazards(self) -> list[float]:
+        """By bucket; those of the class around it, times how much more often it was hit."""
+        if self._hazards is not None:
+            return self._hazards
+        hits, risks = self._hits, self._risks
+        around = self._around.hazards() if self._around is not None else _GUESSES
+        expected = sum([risk * hazard for risk, hazard in zip(risks, around, strict=True)])
+        weight = _PRIOR * min((sum(hits) + _DOUBT) / (expected + _DOUBT), _FACTOR_MAX)
+        self._hazards = found = [
+            (hit + weight * hazard) / (risk + _PRIOR)
+            for hit, risk, hazard in zip(hits, risks, around, strict=True)
+        ]
+        if max(found) > _HAZARD_MAX:
+            self._hazards = found = [min(hazard, _HAZARD_MAX) for hazard in found]
+        self._around = None
+        return found
+
+    def rate(self) -> float:
+        """Uses a second, were times between uses exponential."""
+        waited_s = sum([risk * width for risk, width in zip(self._risks, WIDTHS, strict=True)])
+        return (sum(self._hits) + 1) / (waited_s + _USUAL_S)
+
+
 class Hazards:
     """What is known of one class.
 
     Attributes:
         number: tells it from other classes.
-        density: uses to expect for each second kept, by bucket.
-        rate: uses a second, were times between uses exponential.
-        within: chance of a use before the end of each bucket, from the last use on.
+        counts: what it learned from last; None before that.
+        risks: what came into each bucket, of it and of the classes around it.
     """
 
     def __init__(self, number: int = 0, around: Hazards | None = None) -> None:
@@ -63,18 +97,17 @@ class Hazards:
         self._around = around
         self._hits = [0.0] * BUCKETS
         self._risks = [0.0] * BUCKETS
+        self.risks: tuple[list[float], ...] = (self._risks, *(around.risks if around else ()))
         self._learned = 0
-        self.rate: float = around.rate if around else 1 / _USUAL_S
-        self.hazard: list[float] = list(around.hazard) if around else [_GUESS] * BUCKETS
-        self.density: list[float] = []
-        self.within: list[float] = []
-        self._derive()
+        self.counts: _Counts | None = around.counts if around else None
+        self._rate: float | None = around.rate if around else 1 / _USUAL_S
+        self._density: list[float] = []
+        self._within: list[float] = []
 
     def wait(self, bucket: int, share: float) -> None:
         """A share of a use came into a bucket, not used again as yet."""
-        self._risks[bucket] += share
-        if self._around is not None:
-            self._around.wait(bucket, share)
+        for risks in self.risks:
+            risks[bucket] += share
 
     def hit(self, bucket: int, share: float) -> None:
         """A share of a use was used again within a bucket."""
@@ -91,18 +124,38 @@ class Hazards:
         """Take in what was counted; `uses` is how many there were ever, of all classes."""
         fade = 0.5 ** ((uses - self._learned) / _HALF_LIFE_USES)
         self._learned = uses
-        hits = self._hits = [fade * share for share in self._hits]
-        risks = self._risks = [fade * share for share in self._risks]
-        around = self._around.hazard if self._around is not None else [_GUESS] * BUCKETS
-        expected = sum(risk * hazard for risk, hazard in zip(risks, around, strict=True))
-        weight = _PRIOR * min((sum(hits) + _DOUBT) / (expected + _DOUBT), _FACTOR_MAX)
-        self.hazard = [
-            min((hit + weight * hazard) / (risk + _PRIOR), _HAZARD_MAX)
-            for hit, risk, hazard in zip(hits, risks, around, strict=True)
-        ]
-        waited_s = sum(risk * width for risk, width in zip(risks, WIDTHS, strict=True))
-        self.rate = (sum(hits) + 1) / (waited_s + _USUAL_S)
-        self._derive()
+        hits = [fade * share for share in self._hits]
+        risks = [fade * share for share in self._risks]
+        self._hits[:], self._risks[:] = hits, risks
+        self.counts = _Counts(hits, risks, self._around.counts if self._around else None)
+        self._rate = None
+        self._density = self._within = []
+
+    @property
+    def hazard(self) -> list[float]:
+        """Share of what came into each bucket that is used within it."""
+        return self.counts.hazards() if self.counts is not None else _GUESSES
+
+    @property
+    def rate(self) -> float:
+        """Uses a second, were times between uses exponential."""
+        if self._rate is None and self.counts is not None:
+            self._rate = self.counts.rate()
+        return self._rate or 0.0
+
+    @property
+    def density(self) -> list[float]:
+        """Uses to expect for each second kept, by bucket."""
+        if not self._density:
+            self._derive()
+        return self._density
+
+    @property
+    def within(self) -> list[float]:
+        """Chance of a use before the end of each bucket, from the last use on."""
+        if not self._within:
+            self._derive()
+        return self._within
 
     def _derive(self) -> None:
         """Densities from hazards: for each bucket the steepest mean slope from there on.
@@ -110,8 +163,8 @@ class Hazards:
         Walking back, neighbours are merged while what lies ahead is denser than what is merged so
         far, which finds the best horizon of every bucket in one pass.
         """
-        left, gains, stays = 1.0, [], []
-        within = self.within = []
+        left, gains, stays = 1.0, list[float](), list[float]()
+        within = self._within = []
         for hazard, width in zip(self.hazard, WIDTHS, strict=True):
             gains.append(left * hazard)
             stays.append(left * width * (1 - hazard / 2))
@@ -126,7 +179,7 @@ class Hazards:
                 gain, stay = gain + more, stay + longer
             merged.append((gain, stay))
             density[bucket] = gain / stay if stay > 0 else 0.0
-        self.density = density
+        self._density = density
 
     def chance(self, age_s: float, horizon_s: float) -> float:
         """Probability of a use within a horizon, not having been used for a time; in seconds."""

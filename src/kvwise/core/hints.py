@@ -7,6 +7,9 @@ from dataclasses import dataclass
 SECONDS_MAX = 7 * 86_400.0
 """No hint looks further ahead than a week."""
 
+PAUSES = ("", "tool", "user")
+"""What a session may wait for between an answer and its next request; nothing is known first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:
@@ -19,6 +22,7 @@ class Hints:
         pin_s: keep its blocks in the arena for so long; 0 is no wish.
         ttl_s: its new blocks are worthless after so long; 0 is never.
         priority: from -1 to 1, how much more than others it matters.
+        pause: what its session will wait for after the answer, one of `PAUSES`.
     """
 
     no_store: bool = False
@@ -27,12 +31,13 @@ class Hints:
     pin_s: float = 0.0
     ttl_s: float = 0.0
     priority: float = 0.0
+    pause: str = ""
 
     @property
     def is_sane(self) -> bool:
-        """Whether its numbers can be meant; nothing compares with what is none."""
-        times = (self.pin_s, self.ttl_s)
-        return all(0 <= seconds <= SECONDS_MAX for seconds in times) and -1 <= self.priority <= 1
+        """Whether its values can be meant; nothing compares with a number that is none."""
+        timely = all(0 <= seconds <= SECONDS_MAX for seconds in (self.pin_s, self.ttl_s))
+        return timely and -1 <= self.priority <= 1 and self.pause in PAUSES
 
 
 NO_HINTS = Hints()

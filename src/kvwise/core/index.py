@@ -54,6 +54,11 @@ class Index:
         """The 16-byte key of a row."""
         return _KEY.pack(self.hi[row], self.lo[row])
 
+    def keys(self, rows: Sequence[int]) -> bytes:
+        """The keys of rows, joined."""
+        his, los, pack = self.hi, self.lo, _KEY.pack
+        return b"".join([pack(his[row], los[row]) for row in rows])
+
     def add_chain(
         self, keys: bytes, parent: int, space: int, stamp: int = 0, pins: int = 0
     ) -> array[int]:
@@ -62,26 +67,17 @@ class Index:
         Each is below the one before it, and the first below `parent` (NONE for the first of a
         chain).
         """
-        rows, put, free, above = array("I"), self._table.put, self._free, parent
-        his, los, spaces, parents = self.hi, self.lo, self.space, self.parent
-        child, after, before = self._child, self._next, self._previous
-        counts, stamps = self.pins, self.stamp
-        for hi, lo in _KEY.iter_unpack(keys):
-            if not free:
+        rows, halves, left = array("I"), _KEY.iter_unpack(keys), len(keys) // _KEY.size
+        while left:
+            if not self._free:
                 self._grow(max(_ROWS_MORE_MIN, self.capacity // 8))
-            row = free[-1]
-            if put(row, hi, lo) != NONE:
-                break
-            free.pop()
-            his[row], los[row], spaces[row], parents[row] = hi, lo, space, above
-            child[row] = after[row] = before[row] = NONE
-            counts[row], stamps[row] = pins, stamp
-            if rows:
-                child[above] = row
-            elif above != NONE:
-                self._link(row, above)
-            rows.append(row)
-            above = row
+            some = self._free[-left:]
+            some.reverse()
+            count = self._table.put_chain(some, halves)
+            left = left - count if count == len(some) else 0
+            del self._free[len(self._free) - count :]
+            rows += some[:count]
+        self._set(rows, parent, (space, stamp, pins))
         self.rows += len(rows)
         return rows
 
@@ -140,9 +136,12 @@ class Index:
             ValueError: one has other children or pins; nothing changes then.
         """
         child, pins, parents, below = self._child, self.pins, self.parent, NONE
+        after, before = self._next, self._previous
         for row in rows:
-            if child[row] != below or pins[row] or not (below == NONE or self.is_only_child(below)):
+            if child[row] != below or pins[row]:
                 raise ValueError(f"row {row} has children or {pins[row]} pins")
+            if below != NONE and not after[below] == NONE == before[below]:
+                raise ValueError(f"row {row} has children other than {below}")
             below = row
         self._table.remove(rows)
         if (parent := parents[below]) != NONE:
@@ -154,9 +153,10 @@ class Index:
         self._free.extend(rows)
         self.rows -= len(rows)
 
-    def is_only_child(self, row: int) -> bool:
-        """Whether a row, which has a parent, has no siblings."""
-        return self._next[row] == NONE == self._previous[row]
+    @property
+    def siblings(self) -> tuple[array[int], array[int]]:
+        """For every row the next one with its parent and the one before; NONE where none is."""
+        return self._next, self._previous
 
     def has_children(self, row: int) -> bool:
         """Whether any row names this one as its parent."""
@@ -258,6 +258,20 @@ class Index:
         fresh = columns.numbers(have, more)
         fresh.reverse()
         self._free[:0] = fresh
+
+    def _set(self, rows: array[int], parent: int, values: tuple[int, int, int]) -> None:
+        """Give new rows, a chain below a parent, its links, its space, stamp and pins."""
+        spaces, parents, counts, stamps = self.space, self.parent, self.pins, self.stamp
+        child, after, before = self._child, self._next, self._previous
+        (space, stamp, pins), above, below = values, parent, NONE
+        for row in rows:
+            spaces[row], stamps[row], counts[row] = space, stamp, pins
+            parents[row], above = above, row
+            after[row] = before[row] = NONE
+        for row in reversed(rows):
+            child[row], below = below, row
+        if rows and parent != NONE:
+            self._link(below, parent)
 
     def _link(self, row: int, parent: int) -> None:
         head = self._child[parent]

@@ -78,6 +78,11 @@ class Keep:
         self._sizes |= dict.fromkeys(fresh, size_bytes)
         self.kept_bytes += len(fresh) * size_bytes
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether any row is kept."""
+        return bool(self._sizes)
+
     def holds(self, row: int) -> bool:
         """Whether a row is kept."""
         return row in self._sizes

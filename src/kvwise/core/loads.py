@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from kvwise.core.layout import Layout
 from kvwise.core.plan import NOTHING, Cut, runs
 from kvwise.core.pricing import COMING, Match, backlog_s, price
 from kvwise.core.records import Records
+from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.words import (
     DRAM,
@@ -142,9 +142,8 @@ class Loads:
         length = index.length(event.keys, len(event.keys) // KEY_BYTES)
         rows = index.chain(event.keys[: length * KEY_BYTES]) if length else array("I")
         rows = rows[len(rows) - length :]
-        stamp = blocks.reuse.meet(
-            (event.client, event.request), space, event.keys, rows, event.total_tokens
-        )
+        about = About(space, event.total_tokens, event.hints.pause)
+        stamp = blocks.reuse.meet((event.client, event.request), event.keys, rows, about)
         if stamp:
             blocks.touch(rows, stamp)
         rows = rows[first:last]
@@ -246,12 +245,12 @@ class Loads:
 
     def _tokens(self, tiers: bytes, layout: Layout, skip_tokens: int) -> dict[str, int]:
         """Tokens that chunks provide, by tier; the first of them are on the device already."""
-        name, tokens = self._world.name, Counter[str]()
+        name, tokens = self._world.name, dict[str, int]()
         for tier, count in runs(tiers):
-            tokens[name(tier)] += count * layout.chunk_tokens
+            tokens[name(tier)] = tokens.get(name(tier), 0) + count * layout.chunk_tokens
         if tiers:
             tokens[name(tiers[0])] -= skip_tokens
-        return dict(tokens)
+        return tokens
 
     # --- loading ---
 

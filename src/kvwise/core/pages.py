@@ -66,6 +66,16 @@ class Pages:
             raise ValueError(f"page {pages[-1]} is not part of an object")
         return tuple(pages)
 
+    def chain_all(self, firsts: Sequence[int]) -> tuple[int, ...]:
+        """The pages of some objects, by their first ones, one object after the other."""
+        links, pages = self._next, list[int]()
+        for first in firsts:
+            if links[first] == _END:
+                pages.append(first)
+            else:
+                pages.extend(self.chain(first))
+        return tuple(pages)
+
     def chains(self, firsts: array[int], each: int) -> tuple[int, ...]:
         """The pages of many objects of `each` pages, by their first ones."""
         return tuple(columns.follow(self._next, firsts, each))

@@ -157,6 +157,8 @@ class _Priced:
 def runs(tiers: bytes) -> tuple[tuple[int, int], ...]:
     """(tier, count) runs of the tiers of chunks."""
     others = tiers.translate(None, tiers[:1])
+    if tiers and not others:
+        return ((tiers[0], len(tiers)),)
     known, found, start = {*tiers[:1], *others}, [], 0
     while start < len(tiers):
         tier = tiers[start]
@@ -230,6 +232,8 @@ def _cut(priced: _Priced, choice: Choice, why: Why) -> Cut:
 
 def _best(priced: list[_Priced], whole_s: float) -> _Priced:
     """The cut that gains most; of those that gain as good as that, the one that computes least."""
+    if len(priced) == 1:
+        return priced[0]
     most = max(one.net_s for one in priced)
     least = most - TIE * max(0.0, whole_s - most) if most > 0 else most
     return max((one for one in priced if one.net_s >= least), key=lambda one: one.chunks)
@@ -290,9 +294,10 @@ class _Prices:
 
     def _transfer(self, chunks: int) -> Transfer:
         """What a cut has to move, worked out only once."""
-        if chunks not in self._known:
-            self._known[chunks] = self._price_transfer(chunks)
-        return self._known[chunks]
+        known = self._known.get(chunks)
+        if known is None:
+            known = self._known[chunks] = self._price_transfer(chunks)
+        return known
 
     def candidates(self) -> set[int]:
         """Cuts that are worth a price."""

@@ -41,6 +41,8 @@ class Match:
 
 def backlog_s(world: World, event: Asked, space: Space) -> float:
     """Seconds that the engine is busy with earlier prompts."""
+    if not event.backlog_tokens and not event.backlog_pairs:
+        return 0.0
     costs = world.costs.recompute[space.number]
     work_s = costs.work_s(event.backlog_tokens, event.backlog_pairs)
     return work_s * costs.crowding(event.requests)

@@ -16,6 +16,9 @@ from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.reuse import Reuse, Stay
 
+SURE_USES = 512
+"""Uses from which on newcomers are held against what is there."""
+
 Score = Callable[[Hazards, float, float], float]
 """Of a class, seconds since the use, and how long blocks stay on this tier at present."""
 
@@ -55,7 +58,7 @@ class Ranked:
         """`row` became a candidate."""
         queued = self._queued
         if row >= len(queued):
-            queued.frombytes(bytes(queued.itemsize * (row + 1 - len(queued))))
+            queued.frombytes(bytes(queued.itemsize * (self._index.capacity - len(queued))))
         if queued[row] != self._index.stamp[row]:
             self._enqueue(row)
 
@@ -101,24 +104,24 @@ class Ranked:
 
     def _look(self) -> int:
         """The class whose first candidate has the lowest score, or -1."""
-        self._looked_s = self._reuse.uses.now_s
+        self._looked_s = now_s = self._reuse.uses.now_s
+        stamps, queued = self._index.stamp, self._queued
         moved = True
         while moved:  # what moved to another queue may be the first one there
             moved = False
-            for number in tuple(self._queues):
-                moved |= not self._settle(number)
+            for number, queue in tuple(self._queues.items()):
+                row = queue[0] & NONE if queue else NONE
+                if row == NONE or not stamps[row] == queue[0] >> 32 == queued[row]:
+                    moved |= not self._settle(number)
         best, least = -1, float("inf")
+        hazards, age_s = self._reuse.hazards, self._reuse.uses.age_s
+        score_of, stay_s = self._score, self._stay.seconds(now_s)
         for number, queue in self._queues.items():
-            score = self._score_of(queue[0] >> 32)
+            stamp = queue[0] >> 32
+            score = score_of(hazards(stamp), age_s(stamp), stay_s)
             if score < least:
                 best, least = number, score
         return best
-
-    def _score_of(self, stamp: int) -> float:
-        reuse = self._reuse
-        return self._score(
-            reuse.hazards(stamp), reuse.uses.age_s(stamp), self._stay.seconds(reuse.uses.now_s)
-        )
 
     def _settle(self, number: int) -> bool:
         """Put candidates that were used since where they belong, until the first was not.
@@ -142,12 +145,27 @@ class Ranked:
         entry = heapq.heappop(self._queues[self._best])
         self._queued[entry & NONE] = 0
 
-    def follows(self, row: int) -> bool:
-        """Whether neither it nor anything else with its stamp waits."""
-        if self._aside or (row < len(self._queued) and self._queued[row]):
-            return False
-        queue = self._queues[self._best]
-        return not queue or queue[0] >> 32 != self._index.stamp[row]
+    def waiting(self, stamp: int) -> array[int] | None:
+        """Under which stamp each row waits, if none does under this one."""
+        queue, queued = self._queues[self._best], self._queued
+        if self._aside or (queue and queue[0] >> 32 == stamp):
+            return None
+        queued.frombytes(bytes(queued.itemsize * (self._index.capacity - len(queued))))
+        return queued
+
+    def yields_to(self, stamp: int) -> bool:
+        """Whether the candidate with the lowest score has none above that of a newcomer.
+
+        Before much was learned, newcomers are taken to be worth as much as anything.
+        """
+        if self._reuse.known[0].seen < SURE_USES or self.propose() == NONE:
+            return True
+        hazards, age_s = self._reuse.hazards, self._reuse.uses.age_s
+        stay_s = self._stay.seconds(self._reuse.uses.now_s)
+        score, least = (
+            self._score(hazards(one), age_s(one), stay_s) for one in (stamp, self._stamp)
+        )
+        return least <= score
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

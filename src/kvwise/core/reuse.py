@@ -4,7 +4,7 @@ A request uses blocks in up to three ways, each a use of its own with a stamp (`
 were seen before, blocks that are new with it, and blocks that it generates. Blocks of one use come
 and go together, for the next turn of a session has all of them or none; so one entry stands for
 all, and what happens to it teaches the class it is of: way, turn of the session, length of the
-prompt, namespace.
+prompt, namespace, and what its session waits for next where the caller says so.
 
 Sessions are not told, they are recognised: a request that has most of what was new with an earlier
 one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class
@@ -14,12 +14,14 @@ that is not kept is learned about like any other, and nothing has to be kept to 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards
-from kvwise.core.index import Index
+from kvwise.core.hints import PAUSES
+from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.uses import Use, Uses, Way
 
@@ -37,30 +39,64 @@ FOREVER_S = 1e9
 _STAY_STEP = 1 / 256
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is told of a request.
+
+    Attributes:
+        space: number of its namespace.
+        tokens: length of its prompt.
+        pause: what its session waits for after the answer, see `Hints`.
+    """
+
+    space: int
+    tokens: int
+    pause: str = ""
+
+
 @dataclass(slots=True)
 class Visit:
     """What is known of one request.
 
     Attributes:
         turn: of its session, from 1.
-        tokens, space: length of its prompt, number of its namespace.
+        known: chunks of its prompt that were seen before.
         chunks: of its prompt, seen before or not.
-        seen_end: key of the last of those; empty if there are none, or once it was offered.
-        prompt_end: key of the last chunk of the prompt; empty once it was offered.
-        prompt: key of the last chunk of the prompt.
-        tail: key of the last chunk that was offered.
+        head, prompt: keys of the first and of the last chunk of the prompt.
+        tail, place: key of the chunk below which the next offer is expected, and which chunk of
+            the request that offer begins with.
+        reach: chunks of the request that were offered, or are of its prompt.
         stamps: of its uses, by way; 0 for none as yet.
     """
 
     turn: int
-    tokens: int
-    space: int
+    about: About
+    known: int
     chunks: int
-    seen_end: bytes
-    prompt_end: bytes
+    head: bytes
     prompt: bytes
-    tail: bytes = b""
+    tail: bytes
+    place: int
+    reach: int
     stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def goes_on(self, keys: bytes) -> bool:
+        """Whether these are keys of the same request, asked for again.
+
+        What it generated since may be among them, and of a load that failed only the beginning is
+        asked for.
+        """
+        chunks = len(keys) // KEY_BYTES
+        if chunks < self.chunks:
+            return keys[:KEY_BYTES] == self.head
+        return chunks <= self.reach + 1 and self.ends(keys)
+
+    def ends(self, keys: bytes) -> bool:
+        """Whether the prompt, or the part of it that these keys from its beginning are, is this."""
+        end = keys[: self.chunks * KEY_BYTES]
+        if len(end) < self.chunks * KEY_BYTES:
+            return keys[:KEY_BYTES] == self.head
+        return end[-KEY_BYTES:] == self.prompt
 
 
 class Stay:
@@ -111,15 +147,13 @@ class Reuse:
 
     # --- requests ---
 
-    def meet(
-        self, who: tuple[int, str], space: int, keys: bytes, rows: array[int], tokens: int
-    ) -> int:
+    def meet(self, who: tuple[int, str], keys: bytes, rows: array[int], about: About) -> int:
         """A request asks for a prompt, of whose chunks the first ones are here, in `rows`.
 
         Returns the stamp for these rows; 0 for a request that was met before.
         """
         before = self._visits.pop(who, None)
-        if before is not None and before.prompt == keys[-KEY_BYTES:]:
+        if before is not None and before.goes_on(keys):
             self._visits[who] = before
             return 0
         chunks, here = len(keys) // KEY_BYTES, len(rows)
@@ -128,12 +162,14 @@ class Reuse:
         self._count(keys, rows, known)
         visit = Visit(
             turn=self.uses.next_turn(last, known),
-            tokens=tokens,
-            space=space,
+            about=about,
+            known=known,
             chunks=chunks,
-            seen_end=keys[(known - 1) * KEY_BYTES : known * KEY_BYTES] if known > here else b"",
-            prompt_end=keys[-KEY_BYTES:] if chunks > known else b"",
+            head=keys[:KEY_BYTES],
             prompt=keys[-KEY_BYTES:],
+            tail=keys[(here - 1) * KEY_BYTES : here * KEY_BYTES] if here else ROOT,
+            place=here,
+            reach=chunks,
         )
         self._visits[who] = visit
         if len(self._visits) > VISITS_MAX:
@@ -146,52 +182,79 @@ class Reuse:
         return visit.stamps[Way.SEEN]
 
     def parts(
-        self, who: tuple[int, str], space: int, keys: bytes, parent: bytes, tokens: int
+        self, who: tuple[int, str], keys: bytes, parent: bytes, about: About
     ) -> Iterator[tuple[int, int]]:
         """Offered chunks below `parent`, in order, as (how many, stamp of their use)."""
         visit = self._visits.get(who)
-        if visit is None or (visit.tail and parent == ROOT):  # it never asked, or is another one
-            self._visits.pop(who, None)
-            self.meet(who, space, keys, array("I"), tokens)
+        if visit is None or (parent == ROOT and not visit.ends(keys)):
+            self._visits.pop(who, None)  # it never asked, or is another one
+            self.meet(who, keys, array("I"), about)
             visit = self._visits[who]
-        visit.tail = keys[-KEY_BYTES:]
-        count, place = len(keys) // KEY_BYTES, 0
-        for way, end in ((Way.SEEN, visit.seen_end), (Way.NEW, visit.prompt_end)):
-            if not end or place == count:
-                continue
-            found = _find(keys, end, place)
-            if found >= 0 and way is Way.SEEN:
-                visit.seen_end = b""
-            elif found >= 0:
-                visit.prompt_end = b""
-            until = found + 1 if found >= 0 else count
-            yield until - place, visit.stamps[way]
-            place = until
-        if place < count:
-            yield count - place, self._generated(visit, count - place)
+            visit.tail = parent
+        place = self._place(visit, keys, parent)
+        end = place + len(keys) // KEY_BYTES
+        visit.tail, visit.place = keys[-KEY_BYTES:], end
+        for way, last in ((Way.SEEN, visit.known), (Way.NEW, visit.chunks)):
+            if place < min(end, last):
+                yield min(end, last) - place, visit.stamps[way]
+                place = min(end, last)
+        if place < end:
+            yield end - place, self._generated(visit, place, end)
 
-    def _generated(self, visit: Visit, chunks: int) -> int:
+    def _place(self, visit: Visit, keys: bytes, parent: bytes) -> int:
+        """Which chunk of a request an offer below `parent` begins with.
+
+        An engine may begin anywhere: beyond what its device lost, or again from an earlier chunk
+        when what it had computed turned out to be wrong.
+        """
+        if parent == visit.tail:
+            return visit.place
+        if parent == ROOT:
+            return 0
+        if parent == visit.prompt:
+            return visit.chunks
+        found = _find(keys, visit.prompt)
+        if found >= 0:
+            return max(0, visit.chunks - 1 - found)
+        above = self._above(parent, visit.head)
+        return above or visit.place
+
+    def _above(self, key: bytes, head: bytes) -> int:
+        """How many blocks a chain has from one down to another; 0 where they are not here."""
+        index, count = self._index, 1
+        row, first = index.find(key), index.find(head)
+        while row not in (first, NONE):
+            row = index.parent[row]
+            count += 1
+        return count if row == first != NONE else 0
+
+    def _generated(self, visit: Visit, place: int, end: int) -> int:
         """The stamp of what a request generates, or of what it goes on with."""
-        stamp = visit.stamps[Way.GENERATED]
+        stamp, more = visit.stamps[Way.GENERATED], end - max(place, visit.reach)
+        visit.reach = max(end, visit.reach)
         if self.uses.is_known(stamp):
-            self.uses.grow(stamp, chunks)
+            self.uses.grow(stamp, max(0, more))
             return stamp
-        stamp = self._begin(visit, Way.GENERATED, chunks, visit.chunks)
+        stamp = self._begin(visit, Way.GENERATED, end - place, visit.chunks)
         visit.stamps[Way.GENERATED] = stamp
         return stamp
 
     def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
         """A use of this request begins, of so many blocks from place `first` of its prompt on."""
-        length = sum(visit.tokens > limit for limit in LENGTHS)
+        about = visit.about
+        length = bisect_left(LENGTHS, about.tokens)
         coarse = (way, min(visit.turn, TURNS_MAX))
-        hazards = self._class(*coarse, length, min(visit.space, SPACES_MAX))
+        fine = (length, min(about.space, SPACES_MAX))
+        told = (PAUSES.index(about.pause),) if about.pause else ()
+        hazards = self._class(*coarse, *fine, *told)
         return self.uses.begin(Use(hazards, way, blocks, first, visit.turn))
 
     def _class(self, *names: int) -> Hazards:
-        """The class of these names; the class around it has the first two only, then none."""
+        """The class of these names; the one around it has the first four, then two, then none."""
         found = self._classes.get(names)
         if found is None:
-            around = self._class(*names[:2]) if len(names) > 2 else self.known[0]
+            fewer = names[:4] if len(names) > 4 else names[:2]
+            around = self._class(*fewer) if len(names) > 2 else self.known[0]
             found = self._classes[names] = Hazards(len(self.known), around)
             self.known.append(found)
         return found
@@ -238,19 +301,16 @@ class Reuse:
 
     def gone(self, rows: Sequence[int]) -> None:
         """Blocks of one use leave; their keys are remembered."""
-        index, put = self._index, self.ghost.put
-        his, los, stamp = index.hi, index.lo, index.stamp[rows[0]]
-        for row in rows:
-            lost = put(his[row], los[row], stamp)
-            if lost:
-                self.uses.lose_sight(lost)
+        his, los, stamp = self._index.hi, self._index.lo, self._index.stamp[rows[0]]
+        for lost in self.ghost.put([(his[row], los[row]) for row in rows], stamp):
+            self.uses.lose_sight(lost)
 
     def refused(self, keys: bytes, stamp: int) -> None:
         """Offered blocks are not taken in; their keys are remembered."""
-        for place in range(len(keys) // KEY_BYTES - 1, -1, -1):
-            lost = self.ghost.put(*self.ghost.halves(keys, place), stamp)
-            if lost:
-                self.uses.lose_sight(lost)
+        places = range(len(keys) // KEY_BYTES - 1, -1, -1)
+        halves = [self.ghost.halves(keys, place) for place in places]
+        for lost in self.ghost.put(halves, stamp):
+            self.uses.lose_sight(lost)
 
     # --- answers ---
 
@@ -267,9 +327,9 @@ class Reuse:
         return self.hazards(stamp).chance(self.uses.age_s(stamp), horizon_s)
 
 
-def _find(keys: bytes, key: bytes, place: int) -> int:
-    """The place of a key among joined keys, from a place on, or -1."""
-    at = keys.find(key, place * KEY_BYTES)
+def _find(keys: bytes, key: bytes) -> int:
+    """The place of a key among joined keys, or -1."""
+    at = keys.find(key)
     while at >= 0 and at % KEY_BYTES:
         at = keys.find(key, at + 1)
     return at // KEY_BYTES if at >= 0 else -1

@@ -75,9 +75,12 @@ class S3Fifo:
         row, _ = self._proposed.popleft()
         self._where[row] = _OUT
 
-    def follows(self, row: int) -> bool:
-        """No: it would come last."""
-        return False
+    def waiting(self, stamp: int) -> array[int] | None:
+        """None: what is added comes last."""
+
+    def yields_to(self, stamp: int) -> bool:
+        """Yes: newcomers have a queue of their own."""
+        return True
 
     def set_aside(self) -> None:
         """Keep the last proposal out of the order until `restore`."""

@@ -6,7 +6,7 @@ It knows nothing of other tiers and decides nothing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum
 
 from kvwise.core import columns
@@ -85,13 +85,22 @@ class Shelf:
         self.move_all((row,), verb)
         return before
 
-    def move_all(self, rows: Iterable[int], verb: str) -> None:
+    def move_all(self, rows: Sequence[int], verb: str) -> None:
         """Change the states of different copies by the table.
 
         Raises:
             BugError: the table has no such move for one of them; those before it have changed.
         """
         state, afters, more = self.state, _AFTER[verb], 0
+        found = {*map(state.__getitem__, rows)}
+        if len(found) == 1:
+            before = found.pop()
+            after = afters[before]
+            if after is not None:
+                for row in rows:
+                    state[row] = after
+                self.ready += len(rows) * ((after == READY) - (before == READY))
+                return
         for row in rows:
             before = state[row]
             after = afters[before]

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvwise.core.admit import Admit, Reject, admit_prompt
+from kvwise.core.admit import WORTH, Admit, Reject, admit_prompt
 from kvwise.core.govern import Governor
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.records import RECORDS_MAX
+from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
@@ -105,7 +106,8 @@ class Stores:
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
         self.queues = {tier: DeferredWrites(world.config.queue_bytes) for tier in lower}
-        self.governors = {tier: Governor(world.config.write_bytes_per_day) for tier in lower}
+        is_priced, per_day = world.config.admission == WORTH, world.config.write_bytes_per_day
+        self.governors = {tier: Governor(per_day, is_priced=is_priced) for tier in lower}
         self._worth = Worth(world)
         self._declined: dict[tuple[int, int, str], None] = {}
 
@@ -145,9 +147,9 @@ class Stores:
         parent = blocks.index.find(event.parent) if event.parent != ROOT else NONE
         refusal = self._refuse(parent, event.parent)
         who, place = (event.client, event.request), 0
-        for count, stamp in blocks.reuse.parts(
-            who, space.number, keys, event.parent, event.total_tokens
-        ):
+        modest = self._worth.is_modest(event.hints)
+        about = About(space.number, event.total_tokens, event.hints.pause)
+        for count, stamp in blocks.reuse.parts(who, keys, event.parent, about):
             end = place + count
             while refusal is None and place < end:
                 at = place * KEY_BYTES
@@ -157,7 +159,7 @@ class Stores:
                         refusal = Why.WORTH
                         break
                     rows, pages, refusal = self._admit(
-                        keys[at : end * KEY_BYTES], parent, space, stamp
+                        keys[at : end * KEY_BYTES], parent, space, stamp, modest=modest
                     )
                     granted.add(place, rows, pages)
                     place += len(rows)
@@ -182,7 +184,7 @@ class Stores:
         return Why.BUSY if self._world.blocks.is_doomed(parent) else None
 
     def _admit(
-        self, keys: bytes, parent: int, space: Space, stamp: int
+        self, keys: bytes, parent: int, space: Space, stamp: int, *, modest: bool
     ) -> tuple[array[int], tuple[int, ...], Why | None]:
         """Rows and pages for new blocks up to one that is known, and why for none further."""
         blocks = self._world.blocks
@@ -190,10 +192,13 @@ class Stores:
         count = len(rows)
         if parent != NONE:
             blocks.pin(parent)
-        pages = blocks.reserve_chain(rows, space.raw_bytes)
+        pages = blocks.reserve_chain(rows, space.raw_bytes, modest=modest)
         if parent != NONE:
             blocks.unpin(parent)
-        return rows, pages, None if len(rows) == count else Why.NO_ROOM
+        if len(rows) == count:
+            return rows, pages, None
+        spared = modest and not blocks.shelves[DRAM].policy.yields_to(stamp)
+        return rows, pages, Why.WORTH if spared else Why.NO_ROOM
 
     def filled(self, event: Filled) -> None:
         """The client wrote its pages: whole chunks become READY, the others go."""
@@ -212,7 +217,9 @@ class Stores:
             blocks.unpin(row)
             if not doomed:
                 blocks.drop(row, Why.FAILED)
-        kept = [row for row in whole if not blocks.is_doomed(row)]
+        kept = whole.tolist()
+        if blocks.doomed:
+            kept = [row for row in kept if row not in blocks.doomed]
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:

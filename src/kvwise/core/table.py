@@ -8,7 +8,7 @@ shard leaves behind when it grows is kept for others to grow into.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvwise.core import columns
 
@@ -68,6 +68,32 @@ class Table:
         self.counts[shard] = count + 1
         return EMPTY
 
+    def put_chain(self, rows: array[int], halves: Iterator[tuple[int, int]]) -> int:
+        """Give rows their keys, one after the other, up to a key that has a row; how many it were.
+
+        `halves` are the keys; it is read up to that one, or as far as there are rows.
+        """
+        slots, his, los, bases, masks = self.slots, self.hi, self.lo, self.base, self.mask
+        counts, done = self.counts, 0
+        for row, (hi, lo) in zip(rows, halves, strict=False):
+            shard = lo & _LAST
+            base, mask = bases[shard], masks[shard]
+            place = base + (hi & mask)
+            while (other := slots[place]) != EMPTY:
+                if his[other] == hi and los[other] == lo:
+                    return done
+                place = base + ((place - base + 1) & mask)
+            count = counts[shard]
+            if 3 * count < 2 * mask + 2:
+                slots[place] = row
+            else:
+                self._double(shard)
+                self._place(shard, hi, row)
+            his[row], los[row] = hi, lo
+            counts[shard] = count + 1
+            done += 1
+        return done
+
     def insert_many(self, rows: array[int]) -> None:
         """Give rows, whose keys are new and different, the slots that `reserve` made."""
         columns.insert(self, rows)
@@ -83,7 +109,11 @@ class Table:
             hole = his[row] & mask
             while slots[base + hole] != row:
                 hole = (hole + 1) & mask
+            counts[shard] -= 1
             place = (hole + 1) & mask
+            if slots[base + place] == EMPTY:
+                slots[base + hole] = EMPTY
+                continue
             while (mover := slots[base + place]) != EMPTY:
                 home = his[mover] & mask
                 if (place - home) & mask >= (place - hole) & mask:
@@ -91,7 +121,6 @@ class Table:
                     hole = place
                 place = (place + 1) & mask
             slots[base + hole] = EMPTY
-            counts[shard] -= 1
 
     def reserve(self, keys: Sequence[bytes]) -> None:
         """Make room for all of these keys at once, so that adding them moves nothing."""

@@ -7,8 +7,8 @@ stamp, so what is known of their use is kept once.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kvwise.core.hazards import BUCKETS, EDGES, FIRST_S, Hazards, bucket_of
 
@@ -30,8 +30,7 @@ class Way(IntEnum):
     GENERATED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One way in which a request uses blocks.
 
     Attributes:
@@ -70,6 +69,9 @@ class Uses:
         self._edges = [1] * BUCKETS
         """By bucket, the stamp of the first use that has not come into it."""
 
+        self._due_s = [0.0] * BUCKETS
+        """By bucket, when to look at that use again."""
+
     @property
     def is_full(self) -> bool:
         """Whether the clock has to be set back before the next use."""
@@ -79,14 +81,15 @@ class Uses:
         """Somebody uses blocks now; the stamp they get."""
         self.last += 1
         place = (self.last - self._first) % USES_MAX
+        hazards, way, blocks, start, turn = use
         if place == len(self._when):
-            self._class.append(use.hazards)
+            self._class.append(hazards)
             for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
                 column.append(0)
-        self._class[place], self._when[place], self._live[place] = use.hazards, self.now_s, 1.0
-        self._way[place], self._size[place] = use.way, use.blocks
-        self._start[place], self._turn[place] = use.first, use.turn
-        use.hazards.wait(0, 1.0)
+        self._class[place], self._when[place], self._live[place] = hazards, self.now_s, 1.0
+        self._way[place], self._size[place] = way, blocks
+        self._start[place], self._turn[place] = start, turn
+        hazards.wait(0, 1.0)
         return self.last
 
     def skip(self, count: int) -> int:
@@ -109,7 +112,7 @@ class Uses:
         self._class.clear()
         for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
             del column[:]
-        self._edges = [self._first] * BUCKETS
+        self._edges, self._due_s = [self._first] * BUCKETS, [0.0] * BUCKETS
 
     def _place(self, stamp: int) -> int:
         """Where a use is remembered, or -1."""
@@ -120,6 +123,11 @@ class Uses:
     def is_known(self, stamp: int) -> bool:
         """Whether more than its stamp is known of a use."""
         return self._place(stamp) >= 0
+
+    def is_seen(self, stamp: int) -> bool:
+        """Whether it is remembered as a use of blocks that were seen before."""
+        place = self._place(stamp)
+        return place >= 0 and self._way[place] == Way.SEEN
 
     def age_s(self, stamp: int) -> float:
         """Seconds since a use, at most since anything is remembered."""
@@ -170,11 +178,18 @@ class Uses:
         self._sorted_s = self.now_s
         oldest = max(self._first, self.last - USES_MAX + 1)
         when, live, classes, edges = self._when, self._live, self._class, self._edges
-        for bucket, edge_s in enumerate(EDGES, 1):
-            stamp, until_s = max(edges[bucket], oldest), self.now_s - edge_s
-            while stamp <= self.last:
-                place = (stamp - self._first) % USES_MAX
+        first, last, now_s, bucket = self._first, self.last, self.now_s, 0
+        due_s = self._due_s
+        for edge_s in EDGES:
+            bucket += 1
+            if due_s[bucket] > now_s:
+                continue
+            stamp, until_s = max(edges[bucket], oldest), now_s - edge_s
+            due_s[bucket] = 0.0
+            while stamp <= last:
+                place = (stamp - first) % USES_MAX
                 if when[place] > until_s:
+                    due_s[bucket] = when[place] + edge_s - FIRST_S / 8  # early rather than late
                     break
                 classes[place].wait(bucket, live[place])
                 stamp += 1

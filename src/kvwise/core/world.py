@@ -34,6 +34,7 @@ class BrainConfig:
         write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
         chance_min: what is used again with a smaller probability is not written below the arena.
         eviction: name of the eviction policy.
+        admission: what is written below the arena, see `admit.ADMISSIONS`.
     """
 
     page_bytes: int
@@ -47,6 +48,7 @@ class BrainConfig:
     write_bytes_per_day: int = 0
     chance_min: float = 0.02
     eviction: str = "lru"
+    admission: str = "worth"
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvwise.core.admit import ALL, WORTH
 from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
 from kvwise.core.reuse import FOREVER_S
@@ -19,6 +20,8 @@ from kvwise.core.world import Space, World
 PRIORITY_BASE = 4.0
 """A request of priority 1 counts four times, one of priority -1 a quarter."""
 
+RULE_VALUE_S = 1.0
+"""What a rule that knows no worth takes every chain to be worth."""
 
 ROUNDING = 1e-9
 """Sums that differ by so small a part are equal."""
@@ -50,10 +53,18 @@ class Worth:
 
         How long they would stay is not asked: those that are worth more than others stay longer.
         """
-        if hints.pin_s or hints.priority > 0:
+        if _is_wanted(hints):
             return True
-        world = self._world
-        return world.blocks.reuse.chance(stamp, FOREVER_S) >= world.config.chance_min
+        world, chance_min = self._world, self._world.config.chance_min
+        return not chance_min or world.blocks.reuse.chance(stamp, FOREVER_S) >= chance_min
+
+    def is_modest(self, hints: Hints) -> bool:
+        """Whether new blocks may make nothing leave the arena that is worth more than they are.
+
+        With a tier below, what leaves is not lost, and what is refused never gets there.
+        """
+        config = self._world.config
+        return len(config.tiers) == 1 and config.chance_min > 0 and not _is_wanted(hints)
 
     def bundles(
         self, tier: int, rows: Sequence[int], hints: Hints, horizon_ns: int
@@ -63,6 +74,8 @@ class Worth:
         Nothing is said of what comes below a row that has.
         """
         world, found = self._world, list[Bundle]()
+        if world.config.admission != WORTH:
+            return self._by_rule(tier, rows)
         space = world.spaces[world.blocks.index.space[rows[0]]]
         size_bytes = world.stored_bytes(tier, space.raw_bytes)
         factor = PRIORITY_BASE**hints.priority
@@ -85,6 +98,17 @@ class Worth:
                 found[-1].value_s += last.value_s
                 found[-1].size_bytes += last.size_bytes
         return found, 0
+
+    def _by_rule(self, tier: int, rows: Sequence[int]) -> tuple[list[Bundle], int]:
+        """What a rule that knows no worth takes of a chain: all, or what was seen before."""
+        world, count = self._world, len(rows)
+        blocks = world.blocks
+        if world.config.admission != ALL:
+            seen, stamp = blocks.reuse.uses.is_seen, blocks.index.stamp
+            count = next((n for n, row in enumerate(rows) if not seen(stamp[row])), count)
+        space = world.spaces[blocks.index.space[rows[0]]]
+        size_bytes = count * world.stored_bytes(tier, space.raw_bytes)
+        return [Bundle([*rows[:count]], RULE_VALUE_S, size_bytes)] * bool(count), len(rows) - count
 
     def chance(self, row: int, horizon_ns: int) -> float:
         """Probability that a block is used again within a horizon from now on."""
@@ -113,3 +137,8 @@ class Worth:
         while (row := parents[row]) != NONE:
             depth += 1
         return depth
+
+
+def _is_wanted(hints: Hints) -> bool:
+    """Whether a caller asks for more than what was learned would give."""
+    return bool(hints.pin_s) or hints.priority > 0

@@ -377,6 +377,8 @@ class Ledger:
                 same = (copy.location, copy.stored_bytes) == (item.location, item.stored_bytes)
                 require("a load names the right place", (command, copy), held=same)
             self._parent(item.key, item.parent)
+            once = not self.loading[item.key]
+            require("what is being read is not read again", item.key.hex(), held=once)
             self._take(item.key, item.pages)
             self.loading[item.key] += 1
         self._job(command)

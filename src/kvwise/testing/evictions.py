@@ -13,7 +13,7 @@ from kvwise.core import columns
 from kvwise.core.evict import Eviction
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import ROOT
-from kvwise.core.reuse import LENGTHS, SPACES_MAX, Reuse, Stay
+from kvwise.core.reuse import LENGTHS, SPACES_MAX, About, Reuse, Stay
 from kvwise.units import NS_PER_S
 
 Policy = Callable[[Index, Reuse, Stay], Eviction]
@@ -44,7 +44,7 @@ class Candidates:
     def new(self, tokens: int = 1, space: int = 0) -> int:
         """A block comes in with a prompt of so many tokens, and is a candidate."""
         key = self._requests.to_bytes(16)
-        ((_, stamp),) = self.reuse.parts(self._who(), space, key, ROOT, tokens)
+        ((_, stamp),) = self.reuse.parts(self._who(), key, ROOT, About(space, tokens))
         (row,) = self.index.add_chain(key, NONE, space)
         self.index.stamp[row] = stamp
         self.policy.add(row)
@@ -54,7 +54,8 @@ class Candidates:
     def use(self, row: int, tokens: int = 1, space: int = 0) -> None:
         """Somebody asks for a block; the policy is not told."""
         key = self.index.key(row)
-        self.index.stamp[row] = self.reuse.meet(self._who(), space, key, array("I", [row]), tokens)
+        about = About(space, tokens)
+        self.index.stamp[row] = self.reuse.meet(self._who(), key, array("I", [row]), about)
 
     def wait(self, seconds: float) -> None:
         """Time goes on."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvwise.core.hints import NO_HINTS, SECONDS_MAX, Hints
+from kvwise.core.hints import NO_HINTS, PAUSES, SECONDS_MAX, Hints
 from kvwise.core.keys import KEY_BYTES, ROOT, adopt_keys
 from kvwise.engines.identity import adapter_digest
 from kvwise.errors import EngineError
@@ -217,13 +217,21 @@ def _priority(value: object) -> float:
     return _PRIORITIES[value] if isinstance(value, str) else _seconds(value)
 
 
+def _pause(value: object) -> str:
+    """One of the words for what a session waits for."""
+    if value not in PAUSES[1:]:
+        raise LookupError(value)
+    return str(value)
+
+
 _PRIORITIES = {"low": -1.0, "normal": 0.0, "high": 1.0}
 _SECONDS_SAID = f"seconds, from 0 to {SECONDS_MAX:.0f}"
-_HINTS: dict[str, tuple[Callable[[object], bool | float], str]] = {
+_HINTS: dict[str, tuple[Callable[[object], bool | float | str], str]] = {
     "no_store": (_flag, "true or false"),
     "no_load": (_flag, "true or false"),
     "no_reuse": (_flag, "true or false"),
     "pin_s": (_seconds, _SECONDS_SAID),
     "ttl_s": (_seconds, _SECONDS_SAID),
     "priority": (_priority, "low, normal, high, or a number from -1 to 1"),
+    "pause": (_pause, "tool or user"),
 }

@@ -39,6 +39,9 @@ from kvwise.sim.replay.tape import keys_of
 from kvwise.units import NS_PER_S
 
 CLIENT = 1
+LEARNS = "worth"
+"""The policy that may refuse; with the others, which are there to compare, all is written."""
+
 FIRST_TOKEN_S = 1.0
 """A first guess by which every load is worth it, so that the warm-up may measure the link."""
 

@@ -26,6 +26,7 @@ from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.brains import (
     CLIENT,
+    LEARNS,
     Digest,
     granted,
     planned,
@@ -38,9 +39,6 @@ from kvwise.sim.trace.assembly import Report
 from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 500
-LEARNS = "worth"
-"""The policy that may refuse; with the others, which are there to compare, all is written."""
-
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
 
@@ -115,6 +113,8 @@ class _Driver:
         self._brain = Brain(config)
         teach(self._brain, profile, self._space, blocks)
         self._digest = Digest()
+        self._each_bytes = each
+        self._arrival_ns, self._tokens = tape.arrival_ns.tolist(), tape.input_tokens.tolist()
         self.run = Run()
 
     def request(self, number: int) -> None:
@@ -122,7 +122,7 @@ class _Driver:
         tape, brain, space = self._tape, self._brain, self._space
         path = tape.blocks(number)
         keys = tape.keys[path].tobytes()
-        now_ns, name = int(tape.arrival_ns[number]), str(number)
+        now_ns, name = self._arrival_ns[number], str(number)
         total = len(path) * space.chunk_tokens + 1
         out = brain.handle(Asked(now_ns, CLIENT, name, space.digest, keys, 0, total))
         plan = planned(out)
@@ -139,7 +139,7 @@ class _Driver:
 
     def _load(self, plan: Planned, now_ns: int) -> list[Command]:
         """Copy what was promised, at once and without anybody in the way."""
-        size_bytes = plan.chunks * self._space.object_bytes
+        size_bytes = plan.chunks * self._each_bytes
         took_ns = round(self._profile.load_s(size_bytes) * NS_PER_S)
         out = self._brain.handle(Wanted(now_ns, CLIENT, plan.lease, plan.chunks))
         told = self.run.loads % _COPIES_TOLD == 0
@@ -160,7 +160,7 @@ class _Driver:
     def _account(self, number: int, plan: Planned, hits: int, blocks: int) -> None:
         """What the plan was worth, by the profile's law and the prompt's real length."""
         run, profile = self.run, self._profile
-        tokens = int(self._tape.input_tokens[number])
+        tokens = self._tokens[number]
         run.requests += 1
         run.input_blocks += blocks
         run.hit_blocks += hits
@@ -168,7 +168,7 @@ class _Driver:
         covered = min(plan.load_tokens, max(0, tokens - 1))
         run.gpu_s += profile.compute_s(tokens - covered, covered)
         if plan.chunks:
-            load_s = profile.load_s(plan.chunks * self._space.object_bytes)
+            load_s = profile.load_s(plan.chunks * self._each_bytes)
             gain_s = profile.compute_s(covered, 0) - load_s
             run.seconds_saved += max(0.0, gain_s)
             run.seconds_lost += max(0.0, -gain_s)

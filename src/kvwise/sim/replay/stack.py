@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError
+from kvwise.sim.replay.brains import LEARNS
 from kvwise.sim.replay.profile import Profile, profile_of
 from kvwise.sim.replay.settings import Bytes, Count, Rate, Seconds, Share, read_toml, understand
 
@@ -81,11 +82,17 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BrainSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the brain is told; without a margin it has its own."""
+    """What the brain is told.
 
-    eviction: str = "lru"
+    Attributes:
+        margin, min_chance: the brain's own when they are left out; a policy other than `worth`,
+            which is there to compare, then writes everything.
+    """
+
+    eviction: str = LEARNS
     plan: Literal["auto", "load", "recompute"] = "auto"
     margin: Annotated[float, Meta(ge=0, le=10)] | None = None
+    min_chance: Annotated[float, Meta(ge=0, le=1)] | None = None
     load_timeout_s: Annotated[float, Meta(gt=0, le=1e6)] = 10.0
     queue_size: Bytes = 8 << 30
     write_bytes_per_day: Annotated[int, Meta(ge=0, le=1 << 60)] = 0

@@ -1,0 +1,234 @@
+"""`kvwise sim --trace --writes`: what a disk hits for what it is written. This shows the curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final, TypedDict, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from kvwise.bench.progress import Terminal
+from kvwise.cli.reading import Finite, Reading, options_of
+from kvwise.cli.sim_tables import heading
+from kvwise.errors import ConfigError
+from kvwise.sim.replay.curves import ABLATION, EVERYTHING, RULES, WriteResult, results_of
+from kvwise.sim.replay.profile import Profile
+from kvwise.sim.replay.tape import Tape, tape_of
+from kvwise.sim.replay.writes import (
+    Machine,
+    WriteJob,
+    WriteRun,
+    machine_of,
+    per_day_bytes,
+    run_writes,
+)
+from kvwise.sim.trace.assembly import Report
+from kvwise.sim.trace.read import read
+from kvwise.units import parse_size
+
+BUDGETS = "0.5,0.25,0.1,0.05,0.02"
+BUDGETS_MAX = 100
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Writing(TypedDict):
+    """The tiers and budgets to run, as options say it."""
+
+    writes: bool
+    dram_share: float
+    disk_share: float
+    disk_rate: str
+    budgets: str
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--writes",
+        is_flag=True,
+        help="With --trace: disk hits against bytes written, for all, what is seen twice and what "
+        "is worth it.",
+    ),
+    click.option(
+        "--dram-share",
+        type=Finite(0, 1),
+        default=0.03,
+        show_default=True,
+        help="With --writes: share of the trace's different blocks that memory holds.",
+    ),
+    click.option(
+        "--disk-share",
+        type=Finite(0, 1),
+        default=0.3,
+        show_default=True,
+        help="With --writes: share that the disk holds.",
+    ),
+    click.option(
+        "--disk-rate",
+        default="56GB",
+        show_default=True,
+        metavar="SIZE",
+        help="With --writes: bytes a second that the disk reads.",
+    ),
+    click.option(
+        "--budgets",
+        default=BUDGETS,
+        show_default=True,
+        metavar="SHARE[,SHARE...]",
+        help="With --writes: what may be written in a day, as shares of what writing all takes.",
+    ),
+)
+
+
+def writing(command: Command) -> Command:
+    """Give a command the options of `Writing`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def run_curves(
+    paths: Sequence[Path],
+    reading: Reading,
+    said: Writing,
+    how: tuple[Profile, int],
+    *,
+    as_json: bool,
+) -> int:
+    """Run a trace under every rule and budget, and show what each has for its writes.
+
+    Args:
+        paths: of the trace.
+        reading: how it is to be read.
+        said: tiers and budgets.
+        how: the profile, and the number of processes.
+        as_json: whether it is shown as JSON.
+    """
+    profile, jobs = how
+    budgets, disk_rate = _budgets(said["budgets"]), parse_size(said["disk_rate"])
+    if disk_rate <= 0:
+        raise ConfigError("--disk-rate: nothing can be read at no rate; hint: 56GB")
+    with Terminal(Console(stderr=True)) as progress:
+        trace = read(paths, options_of(reading), progress.now)
+        tape = tape_of(trace)
+        machine = machine_of(tape, (said["dram_share"], said["disk_share"]), disk_rate)
+        results = _results(tape, profile, machine, budgets, (jobs, progress.now))
+    if as_json:
+        told = {"format": trace.format, "profile": msgspec.to_builtins(profile)}
+        tiers = {"distinct_blocks": tape.distinct_blocks, **msgspec.to_builtins(machine)}
+        runs = [result.to_builtins() for result in results]
+        click.echo(json.dumps({**told, **tiers, "runs": runs}, indent=2))
+        return 0
+    console = Console(highlight=False)
+    heading(trace, profile, console)
+    _show(results, tape, console)
+    return 0
+
+
+def _results(
+    tape: Tape,
+    profile: Profile,
+    machine: Machine,
+    budgets: Sequence[float],
+    how: tuple[int, Report],
+) -> list[WriteResult]:
+    """Every rule without a limit, and then under every budget, which the first runs tell."""
+    rules = (*RULES, ABLATION)
+    free = [WriteJob(rule, machine) for rule in rules]
+    first = list(_runs(tape, profile, free, *how))
+    written_bytes = first[rules.index(EVERYTHING)].disk_bytes_written
+    limited = [
+        WriteJob(rule, machine, share, per_day_bytes(tape, written_bytes, share))
+        for rule in rules
+        for share in budgets
+    ]
+    runs = first + list(_runs(tape, profile, limited, *how))
+    found = results_of(free + limited, runs)
+    return sorted(found, key=lambda one: (rules.index(one.job.rule), -(one.job.share or 1e9)))
+
+
+def _runs(
+    tape: Tape, profile: Profile, wanted: Sequence[WriteJob], processes: int, report: Report
+) -> Iterator[WriteRun]:
+    """What comes of every job, in order."""
+    if processes == 1:
+        yield from (run_writes(tape, profile, job, report) for job in wanted)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for done, run in enumerate(pool.map(partial(_alone, tape, profile), wanted), 1):
+            report(f"{done} of {len(wanted)} runs")
+            yield run
+
+
+def _alone(tape: Tape, profile: Profile, job: WriteJob) -> WriteRun:
+    """One job in a process of its own, which has nothing to show."""
+    return run_writes(tape, profile, job, _silent)
+
+
+def _silent(_text: str) -> None:
+    """Show nothing."""
+
+
+def _budgets(text: str) -> list[float]:
+    """Shares, each once, the largest first."""
+    found = []
+    for part in text.split(","):
+        try:
+            share = float(part)
+        except ValueError as error:
+            raise ConfigError(f"--budgets: {part!r} is no number; hint: {BUDGETS}") from error
+        if not 1e-6 <= share <= 1e3:
+            raise ConfigError(f"--budgets: {part!r} is not from 0.000001 to 1000; hint: {BUDGETS}")
+        found.append(share)
+    if len(found) > BUDGETS_MAX:
+        raise ConfigError(f"--budgets: {len(found)} are more than {BUDGETS_MAX}; hint: {BUDGETS}")
+    return sorted(set(found), reverse=True)
+
+
+def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
+    """Every run, a line each."""
+    machine = results[0].job.machine
+    console.print(
+        f"memory holds {machine.dram_blocks:,} blocks and the disk {machine.disk_blocks:,}, of "
+        f"{tape.distinct_blocks:,} different ones\n"
+    )
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for name in ("written is", "budget"):
+        table.add_column(name, no_wrap=True)
+    for name in ("blocks", "disk hits", "others", "ratio", "all", "hits", "saved"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        run, beside, share = result.run, result.beside, result.job.share
+        table.add_row(
+            result.job.rule.name,
+            "no limit" if share is None else f"{share:.4g}",
+            f"{run.disk_blocks_written:,}",
+            f"{run.disk_hits:,}",
+            "" if beside is None else f"{beside.others_disk_hits:,.0f}",
+            "" if beside is None else _ratio(beside.ratio),
+            "" if beside is None else _ratio(beside.total_ratio),
+            f"{run.hit_ratio:.4f}",
+            f"{run.seconds_saved - run.seconds_lost:,.0f} s",
+        )
+    console.print(table)
+    console.print(
+        "\nbudget: bytes a day, of what writing all takes. blocks: written to disk. disk hits: "
+        "blocks on\ndisk and not in memory. others: the most that writing all or what was seen "
+        "before has for as many\nbytes or fewer, and ratio: disk hits over that; all: the same of "
+        "all hits. hits: of all input\nblocks. saved: computing less loading, of what came from "
+        "disk.",
+        soft_wrap=True,
+    )
+
+
+def _ratio(ratio: float | None) -> str:
+    """A ratio, or that there is nothing to compare with."""
+    return "-" if ratio is None else f"{ratio:.2f}"
