@@ -24,8 +24,8 @@ not shrink is stored as it is. Stored bytes are:
 
 Words have four lanes of 16 bits. In the codes of `fixed`, lane l of word w has the codes of
 elements l + 4w + (0, 1, 2, 3) n/4, lowest first. In `rest`, each lane has (sign << 7 | mantissa) of
-elements l + 4w + (0, 1) n/2. In a plane, bit b of a lane belongs to element l + 4w + b n/16. A
-dense code of all ones is an escape; escapes are in the order of the planes' words, lowest bit first.
+elements l + 4w + (0, 1) n/2. In a plane, bit b of a lane belongs to element l + 4w + b n/16. Dense
+codes of all ones are escapes, which are in the order of the planes' words, lowest bit first.
 
 Numba does the work (`exponent_cpu`), outside of the GIL.
 """

@@ -380,7 +380,7 @@ def _read_record(record: Any) -> Any:
 @compiled
 def _encode_segment(elements: Any, data: Any, record: Any, mode: int, work: Any) -> int:
     """Write a segment down in the best way that is allowed; bytes of its data."""
-    counts, size = np.empty(256, np.int64), 0
+    counts = np.empty(256, np.int64)
     looked = _count(elements, counts)
     record[:] = 0
     base, held = _base(counts, 7)
@@ -395,9 +395,9 @@ def _encode_segment(elements: Any, data: Any, record: Any, mode: int, work: Any)
         if size != DAMAGED:
             return size
         record[:] = 0
-    size = 2 * elements.size
-    data[:size] = elements.view(np.uint8)
-    return size
+    whole: int = 2 * elements.size
+    data[:whole] = elements.view(np.uint8)
+    return whole
 
 
 @compiled
