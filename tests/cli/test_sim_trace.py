@@ -179,6 +179,7 @@ def test_the_stack_of_the_page_runs(
         (["--grid", "--cell", "2048,1"], "'2048,1' is no cell"),
         (["--grid", "--cell", "2048,0,1"], "clients"),
         (["--grid", "--cell", "2048,1,nan"], "GB/s"),
+        (["--grid", "--cell", "8192,1,1e-300"], "a tier has 0.000001 to 1000000 GB/s"),
         (["--grid", "--cell", "9999999,1,1"], "a prefix has"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1e99"], "'1e99' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "nan"], "'nan' is not from"),

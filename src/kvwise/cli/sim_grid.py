@@ -34,7 +34,7 @@ from kvwise.units import format_seconds
 EXIT_WORSE = 1
 CLIENTS_MAX = 4_096
 PREFIX_MAX = 4_000_000
-GB_PER_S_MAX = 1e6
+GB_PER_S_MIN, GB_PER_S_MAX = 1e-6, 1e6
 _HINT = "hint: tokens, clients and GB/s, as in 8192,16,7"
 
 
@@ -61,8 +61,10 @@ def _cell(text: str) -> Cell:
         raise ConfigError(f"--cell: a prefix has {CHUNK_TOKENS} to {PREFIX_MAX} tokens; {_HINT}")
     if not 1 <= cell.clients <= CLIENTS_MAX:
         raise ConfigError(f"--cell: there are 1 to {CLIENTS_MAX} clients; {_HINT}")
-    if not 0 < cell.gb_per_s <= GB_PER_S_MAX:
-        raise ConfigError(f"--cell: a tier has 0 to {GB_PER_S_MAX:.0f} GB/s; {_HINT}")
+    if not GB_PER_S_MIN <= cell.gb_per_s <= GB_PER_S_MAX:
+        raise ConfigError(
+            f"--cell: a tier has {GB_PER_S_MIN:f} to {GB_PER_S_MAX:.0f} GB/s; {_HINT}"
+        )
     return cell
 
 
