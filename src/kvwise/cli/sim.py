@@ -198,7 +198,7 @@ def command(
         return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
     if mode is Mode.WRITES:
         profile, files = profile_in(said["profile"]), (*traces, *files)
-        return run_curves(files, said, said, profile, jobs=said["jobs"], as_json=as_json)
+        return run_curves(files, said, said, (profile, said["jobs"]), as_json=as_json)
     if mode is not Mode.FAULTS:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
