@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import click
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.grid import (
     BUSY,
@@ -78,10 +77,9 @@ def _compared(
             report(f"{done} of {len(wanted)} cells")
             yield one(cell)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done, compared in enumerate(pool.map(one, wanted), 1):
-            report(f"{done} of {len(wanted)} cells")
-            yield compared
+    for done, compared in enumerate(spread(one, wanted, processes), 1):
+        report(f"{done} of {len(wanted)} cells")
+        yield compared
 
 
 def _told(profile: Profile, compared: Sequence[Compared]) -> dict[str, Any]:
