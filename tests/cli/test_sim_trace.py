@@ -76,6 +76,22 @@ def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "…" not in out
 
 
+def test_writes_are_told_with_their_hits(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each rule and budget that fits a terminal, and in processes the same."""
+    asked = ("--trace", trace, "--writes", "--budgets", "0.1", "--dram-share", "0.1")
+    code, out, _ = ran(capsys, *asked)
+    found = told(capsys, *asked, "--jobs", "2")
+
+    assert code == 0
+    assert "…" not in out
+    assert max(map(len, out.splitlines()[3:])) <= 100
+    runs = found["runs"]
+    assert [run["budget"] for run in runs] == [None, 0.1] * 4
+    assert all(f"{run['disk_blocks_written']:,}" in out for run in runs)
+    assert "ratio" in runs[-1]
+    assert "ratio" not in runs[0]
+
+
 @pytest.mark.slow
 def test_the_example_on_the_page_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the published conversation trace, the page shows the line that is printed."""
@@ -147,10 +163,23 @@ def test_the_stack_of_the_page_runs(
         (["--speed", "2"], "--speed is for --stack, not"),
         (["--stack", str(PAGE)], "--stack needs --trace"),
         (["--trace", str(SAMPLE["mooncake"]), "--stack", str(PAGE)], "not valid TOML"),
+        (["--writes"], "--writes needs --trace"),
+        (["--writes", "--trace", str(SAMPLE["mooncake"]), "--stack", str(PAGE)], "two different"),
+        (
+            ["--writes", "--trace", str(SAMPLE["mooncake"]), "--policy", "lru"],
+            "--policy is for --trace, not for --writes",
+        ),
+        (
+            ["--trace", str(SAMPLE["mooncake"]), "--budgets", "0.1"],
+            "--budgets is for --writes, not for --trace",
+        ),
+        (["--writes", "--trace", str(SAMPLE["mooncake"])], "--dram-share: 0.03 of"),
+        (["--writes", "--trace", str(SAMPLE["mooncake"]), "--budgets", "x"], "'x' is no number"),
         (["--cell", "2048,1,1"], "--cell is for --grid, not"),
         (["--grid", "--cell", "2048,1"], "'2048,1' is no cell"),
         (["--grid", "--cell", "2048,0,1"], "clients"),
         (["--grid", "--cell", "2048,1,nan"], "GB/s"),
+        (["--grid", "--cell", "8192,1,1e-300"], "a tier has 0.000001 to 1000000 GB/s"),
         (["--grid", "--cell", "9999999,1,1"], "a prefix has"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1e99"], "'1e99' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "nan"], "'nan' is not from"),

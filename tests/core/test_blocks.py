@@ -148,10 +148,14 @@ def evict_singly(cache: Cache, tier: int, count: int, policy: str) -> dict[int, 
     return left
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", sorted({*POLICIES} - {"wild"}))
 @given(steps=STEPS)
 def test_a_run_leaves_as_if_one_by_one(policy: str, steps: list[tuple[str, bytes, int]]) -> None:
-    """Under each policy, with copies below, pins and hints: the same victims in the same order."""
+    """With copies below, pins and hints: the same victims in the same order.
+
+    `wild` scores by how long blocks stay, so what leaves first changes what leaves next: where
+    scores are as good as equal, a run of it need not be what one by one would leave.
+    """
     together, singly = Cache(policy), Cache(policy)
     for verb, what, number in steps:
         if verb == "evict":

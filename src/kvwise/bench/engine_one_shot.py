@@ -32,6 +32,7 @@ def one_shot(rig: Rig, requests: int, prompts: Prompts, load: Load, known: Conve
     rig.only(rig.cached)
     rig.daemon.options = replace(rig.daemon.options, settings={})
     rig.restart_daemon(load, known)
+    rig.settle()
     half, written = requests // 2, []
     for which in ("first", "second"):
         before = rig.daemon.written_bytes()

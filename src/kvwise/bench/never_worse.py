@@ -46,8 +46,11 @@ AROUND = (1.0, 0.8, 1.2, 0.9, 1.1, 0.7, 1.4)
 NEAR = (0.8, 1.2)
 """Parts of the break-even below which the choice should compute, and above which load."""
 
-PROMPTS = 5
-"""Prompts in rotation: by the time one comes again, others have taken its place in memory."""
+PROMPTS = 7
+"""Prompts in rotation: when one comes again, others have taken its place in memory.
+
+The same policy comes again two or five requests later, so five prompts would be too few.
+"""
 
 PAGE_BYTES = 128 * KIB
 WORSE_MAX = 1.1

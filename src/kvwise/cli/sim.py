@@ -11,11 +11,9 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Unpack
 
@@ -27,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import kvwise
 from kvwise.cli.explain import print_verdict
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Reading, reading
 from kvwise.cli.sim_grid import run_grid
 from kvwise.cli.sim_trace import Replaying, profile_in, replaying, run_trace
@@ -193,14 +192,13 @@ def command(
     rates: always loaded, always computed, and whichever the brain chooses.
     """
     mode = _mode(said, bool(traces))
-    if mode is not Mode.FAULTS:
-        take_kills_as_ctrl_c()
+    take_kills_as_ctrl_c()
     if mode is Mode.GRID:
         profile = profile_in(said["profile"])
         return run_grid(profile, said["named"], jobs=said["jobs"], as_json=as_json)
     if mode is Mode.WRITES:
         profile, files = profile_in(said["profile"]), (*traces, *files)
-        return run_curves(files, said, said, profile, jobs=said["jobs"], as_json=as_json)
+        return run_curves(files, said, said, (profile, said["jobs"]), as_json=as_json)
     if mode is not Mode.FAULTS:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
@@ -267,8 +265,7 @@ def _outcomes(campaign: Campaign) -> Iterator[Outcome]:
     if campaign.jobs == 1 or len(todo) == 1:
         yield from map(one, todo)
         return
-    with ProcessPoolExecutor(campaign.jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(one, todo, chunksize=SEEDS_AT_ONCE)
+    yield from spread(one, todo, campaign.jobs, SEEDS_AT_ONCE)
 
 
 def _shown(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import click
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.grid import (
     BUSY,
@@ -34,7 +33,7 @@ from kvwise.units import format_seconds
 EXIT_WORSE = 1
 CLIENTS_MAX = 4_096
 PREFIX_MAX = 4_000_000
-GB_PER_S_MAX = 1e6
+GB_PER_S_MIN, GB_PER_S_MAX = 1e-6, 1e6
 _HINT = "hint: tokens, clients and GB/s, as in 8192,16,7"
 
 
@@ -61,8 +60,10 @@ def _cell(text: str) -> Cell:
         raise ConfigError(f"--cell: a prefix has {CHUNK_TOKENS} to {PREFIX_MAX} tokens; {_HINT}")
     if not 1 <= cell.clients <= CLIENTS_MAX:
         raise ConfigError(f"--cell: there are 1 to {CLIENTS_MAX} clients; {_HINT}")
-    if not 0 < cell.gb_per_s <= GB_PER_S_MAX:
-        raise ConfigError(f"--cell: a tier has 0 to {GB_PER_S_MAX:.0f} GB/s; {_HINT}")
+    if not GB_PER_S_MIN <= cell.gb_per_s <= GB_PER_S_MAX:
+        raise ConfigError(
+            f"--cell: a tier has {GB_PER_S_MIN:f} to {GB_PER_S_MAX:.0f} GB/s; {_HINT}"
+        )
     return cell
 
 
@@ -76,10 +77,9 @@ def _compared(
             report(f"{done} of {len(wanted)} cells")
             yield one(cell)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done, compared in enumerate(pool.map(one, wanted), 1):
-            report(f"{done} of {len(wanted)} cells")
-            yield compared
+    for done, compared in enumerate(spread(one, wanted, processes), 1):
+        report(f"{done} of {len(wanted)} cells")
+        yield compared
 
 
 def _told(profile: Profile, compared: Sequence[Compared]) -> dict[str, Any]:

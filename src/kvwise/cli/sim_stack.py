@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Reading, options_of
 from kvwise.cli.sim_tables import heading
 from kvwise.sim.replay.full import (
@@ -66,11 +65,10 @@ def _accounts(
     if processes == 1:
         yield from (run_full(tape, stack, variant, speed, report) for variant in VARIANTS)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        one = partial(_alone, tape, stack, speed)
-        for done, account in enumerate(pool.map(one, VARIANTS), 1):
-            report(f"{done} of {len(VARIANTS)} runs")
-            yield account
+    one = partial(_alone, tape, stack, speed)
+    for done, account in enumerate(spread(one, VARIANTS, processes), 1):
+        report(f"{done} of {len(VARIANTS)} runs")
+        yield account
 
 
 def _alone(tape: Tape, stack: Stack, speed: float, variant: str) -> Account:

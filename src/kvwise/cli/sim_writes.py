@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Finite, Reading, options_of
 from kvwise.cli.sim_tables import heading
 from kvwise.errors import ConfigError
@@ -32,7 +31,7 @@ from kvwise.sim.replay.writes import (
 )
 from kvwise.sim.trace.assembly import Report
 from kvwise.sim.trace.read import read
-from kvwise.units import format_size, parse_size
+from kvwise.units import parse_size
 
 BUDGETS = "0.5,0.25,0.1,0.05,0.02"
 BUDGETS_MAX = 100
@@ -99,12 +98,20 @@ def run_curves(
     paths: Sequence[Path],
     reading: Reading,
     said: Writing,
-    profile: Profile,
+    how: tuple[Profile, int],
     *,
-    jobs: int,
     as_json: bool,
 ) -> int:
-    """Run a trace under every rule and budget, and show what each has for its writes."""
+    """Run a trace under every rule and budget, and show what each has for its writes.
+
+    Args:
+        paths: of the trace.
+        reading: how it is to be read.
+        said: tiers and budgets.
+        how: the profile, and the number of processes.
+        as_json: whether it is shown as JSON.
+    """
+    profile, jobs = how
     budgets, disk_rate = _budgets(said["budgets"]), parse_size(said["disk_rate"])
     if disk_rate <= 0:
         raise ConfigError("--disk-rate: nothing can be read at no rate; hint: 56GB")
@@ -154,10 +161,9 @@ def _runs(
     if processes == 1:
         yield from (run_writes(tape, profile, job, report) for job in wanted)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done, run in enumerate(pool.map(partial(_alone, tape, profile), wanted), 1):
-            report(f"{done} of {len(wanted)} runs")
-            yield run
+    for done, run in enumerate(spread(partial(_alone, tape, profile), wanted, processes), 1):
+        report(f"{done} of {len(wanted)} runs")
+        yield run
 
 
 def _alone(tape: Tape, profile: Profile, job: WriteJob) -> WriteRun:
@@ -195,14 +201,13 @@ def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("written is", "budget"):
         table.add_column(name, no_wrap=True)
-    for name in ("written", "blocks", "disk hits", "others", "ratio", "all", "hits", "saved"):
+    for name in ("blocks", "disk hits", "others", "ratio", "all", "hits", "saved"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         run, beside, share = result.run, result.beside, result.job.share
         table.add_row(
             result.job.rule.name,
             "no limit" if share is None else f"{share:.4g}",
-            format_size(run.disk_bytes_written),
             f"{run.disk_blocks_written:,}",
             f"{run.disk_hits:,}",
             "" if beside is None else f"{beside.others_disk_hits:,.0f}",
@@ -213,10 +218,11 @@ def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "\nbudget: bytes a day, of what writing all takes. disk hits: blocks on disk and not in "
-        "memory.\nothers: the most that writing all or what was seen before has for as many bytes "
-        "or fewer, and\nratio: disk hits over that; all: the same of all hits. hits: of all input "
-        "blocks. saved: computing\nless loading, of what came from disk.",
+        "\nbudget: bytes a day, of what writing all takes. blocks: written to disk. disk hits: "
+        "blocks on\ndisk and not in memory. others: the most that writing all or what was seen "
+        "before has for as many\nbytes or fewer, and ratio: disk hits over that; all: the same of "
+        "all hits. hits: of all input\nblocks. saved: computing less loading, of what came from "
+        "disk.",
         soft_wrap=True,
     )
 

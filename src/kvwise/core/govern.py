@@ -32,13 +32,19 @@ FIRST_DAYS = 1 / 24
 
 MEMORY_S = float(DAY_S)
 MEMORY_S_MIN = 3600.0
-"""What came in the first minutes is believed to have come over so long: one burst is no rate."""
+"""What was written in the first minutes is believed to have taken so long: a burst is no pace."""
+
+OFFERS_S_MIN = 60.0
+"""The same of what was offered. It is much shorter: whoever takes the offers of the first hour for
+few sets no price, and spends a young budget on what comes first."""
 
 STEP_NS = 1_000_000_000
 """Prices are set and memories age in steps of this, at least."""
 
 STEER = 2.0
-"""A full or empty bucket lets e**(STEER / 2) times more or less through than the budget's rate."""
+"""A full or empty bucket lets e**(STEER / 2) times more or less through than the budget's rate. In
+between is half of it, and less for a governor that remembers less than a day: it had no time to
+save so much, and would save at first what it may spend."""
 
 STAY_S_MAX = 30.0 * DAY_S
 LIFE_YEARS_MAX = 1000.0
@@ -119,7 +125,7 @@ class Governor:
     """
 
     def __init__(self, per_day: int, *, is_priced: bool = True) -> None:
-        """Nothing was written or offered yet; without a price the budget goes to who comes first."""
+        """Nothing was written or offered yet; without a price, who comes first is served."""
         self.per_day = per_day
         self._is_priced = is_priced
         self.burst_bytes = per_day * BURST_DAYS
@@ -229,10 +235,11 @@ class Governor:
         price.set_ns, price.place, price.share = now_ns, 0, 1.0
         if not self.per_day:
             return
-        steer = math.exp(STEER * (self.level_bytes / self.burst_bytes - 0.5))
+        usual_bytes = self.burst_bytes / 2 * memory.span_s / MEMORY_S
+        steer = math.exp(STEER * (self.level_bytes - usual_bytes) / self.burst_bytes)
         left = self.per_day / DAY_S * steer
         for place in sorted(memory.offered_bytes, reverse=True):
-            rate = memory.per_s(memory.offered_bytes[place])
+            rate = memory.offered_bytes[place] / max(memory.span_s, OFFERS_S_MIN)
             if rate > left:
                 price.place, price.share = place, left / rate
                 return

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from kvwise.sim.replay.profile import DEFAULT, PROFILES
 from kvwise.sim.replay.stack import Disk, Stack, read_stack, stack_of
 from kvwise.sim.replay.sweep import bounds_of
 from kvwise.sim.replay.tape import Tape, tape_of
+from kvwise.units import NS_PER_S
 from tests.sim.replay.support import made, trace_of
 from tests.sim.trace.support import quiet, reuse_of
 
@@ -282,6 +284,39 @@ def test_the_same_again_is_the_same() -> None:
     assert sum(faster.ttft_s) > sum(first.ttft_s)
 
 
+def test_time_begins_with_the_first_request() -> None:
+    """Timestamps since 1970 give what those since the first request give."""
+    epoch_ns = 1_760_000_000 * NS_PER_S
+    late = replace(chats(), arrival_ns=chats().arrival_ns + epoch_ns)
+
+    assert ran(late, stack()) == ran(chats(), stack())
+
+
+@pytest.mark.parametrize(("days", "speed"), [(30, 1.0), (30_000, 1.0), (0.1, 1e-5)])
+def test_nothing_happens_quickly(days: float, speed: float) -> None:
+    """Long pauses are passed over, and change nothing of what is kept and used again."""
+    tape = with_outputs(tape_of(trace_of([[1, 1], [2, 2], [1, 1]], TOKENS)), 1, 1, 1)
+    pause_ns = np.array([0, 0, round(days * 86_400 * NS_PER_S)])
+    far = replace(tape, arrival_ns=tape.arrival_ns + pause_ns)
+    machines = stack(
+        engine={"count": 1},
+        device={"kv_tokens": 3 * TOKENS},
+        dram={"size": 4 * OBJECT_BYTES},
+    )
+    found = ran(far, machines, speed=speed)
+
+    assert found.seconds == pytest.approx(int(far.arrival_ns[2]) / speed / NS_PER_S, abs=1.0)
+    assert found.written_bytes["disk"] == 4 * OBJECT_BYTES
+    assert found.hit_tokens["dram"] == TOKENS
+
+
+def test_time_ends() -> None:
+    """What takes more than 64 bits of nanoseconds is refused, not run into."""
+    far = replace(chats(), arrival_ns=chats().arrival_ns * 100_000)
+    with pytest.raises(ConfigError, match="more than 146 years of simulated time; hint: "):
+        ran(far, stack(), speed=1e-6)
+
+
 def test_late_loads_are_given_up_and_computed() -> None:
     """Loads that drives are too slow for end at their deadline, and their prompts are computed."""
     slow = {"read_bytes_per_s": 1e6, "write_bytes_per_s": 1e12}
@@ -315,6 +350,11 @@ def test_drives_last_as_their_maker_says() -> None:
         ('[engine]\nprofile = "x"', "there is no 'x'"),
         ('[engine]\nrouting = "x"', "engine.routing: "),
         ("[engine]\ntoken_s = -1.0", "token_s: "),
+        ("[engine]\ntoken_s = 1e3", "token_s: expected `float` <= 10"),
+        ("[engine]\nstep_s = 1e9", "step_s: expected `float` <= 3600"),
+        ("[engine]\npair_s = 1e9", "pair_s: expected `float` <= 1"),
+        ("[engine]\ndecode_step_s = 1e9", "decode_step_s: expected `float` <= 3600"),
+        ("[engine]\nlink_bytes_per_s = 1e-300", "link_bytes_per_s: expected `float` >= 1"),
         ("[engine]\n[device]\nkv_tokens = 1e3", "device.kv_tokens: "),
         ("[engine]\n[device]\nkv_tokens = 1000", "dram"),
         ('[engine]\n[device]\nkv_tokens = 1000\n[dram]\nsize = "1XB"', "dram.size: not a size"),
@@ -333,6 +373,13 @@ def test_drives_last_as_their_maker_says() -> None:
                 "disk.read_bytes_per_s = 1e9\ndisk.write_bytes_per_s = 1e9"
             ),
             "disk.mixed: ",
+        ),
+        (
+            (
+                'device.kv_tokens = 9\ndram.size = "1TB"\ndisk.size = "1TB"\n'
+                "disk.read_bytes_per_s = 1e9\ndisk.write_bytes_per_s = 1e-300"
+            ),
+            "disk.write_bytes_per_s: expected `float` >= 1",
         ),
     ],
 )

@@ -33,6 +33,9 @@ from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 200
 TICK_NS = NS_PER_S
+IDLE_PARTS = 60
+"""While nothing happens, time passes in steps of this part of how long nothing has happened."""
+
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 NO_CACHE, ALWAYS, WRITE_ALL = "no cache", "always load", "lru, all written"
 STACK = "this stack"
@@ -213,8 +216,8 @@ class _Run:
         self._calls.append(call)
         self._route(call).submit(call)
         if number + 1 < tape.requests:
-            next_ns = int(tape.arrival_ns[number + 1] / self._speed)
-            self._timeline.at(next_ns, partial(self._arrive, number + 1))
+            since_ns = int(tape.arrival_ns[number + 1]) - int(tape.arrival_ns[0])
+            self._timeline.at(int(since_ns / self._speed), partial(self._arrive, number + 1))
 
     def _route(self, call: Call) -> Engine:
         """The engine for a request."""
@@ -232,9 +235,15 @@ class _Run:
         return min(engines, key=needed_s)
 
     def _tick(self) -> None:
-        """Time passes for the brain too."""
-        self._node.say(Tick(self._timeline.now_ns))
-        self._timeline.after(TICK_NS, self._tick)
+        """Time passes for the brain too, in larger steps the longer nothing has happened."""
+        timeline = self._timeline
+        now_ns = timeline.now_ns
+        self._node.say(Tick(now_ns))
+        step_ns = (now_ns - self._node.active_ns) // IDLE_PARTS
+        next_ns = timeline.next_ns()
+        if next_ns is not None:
+            step_ns = min(step_ns, next_ns - now_ns)
+        timeline.after(max(TICK_NS, step_ns), self._tick)
 
     def _answered(self, call: Call) -> None:
         self._left -= 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvwise.core.brain import Brain
-from kvwise.core.words import Command, Done, Event, Failed, Load, Progress, Store
+from kvwise.core.words import Command, Done, Event, Failed, Load, Progress, Store, Tick
 from kvwise.errors import FailureKind
 from kvwise.sim.replay.brains import Digest
 from kvwise.sim.timeline import Timeline
@@ -129,13 +129,18 @@ class Drives:
 
 
 class Node:
-    """What engines talk to."""
+    """What engines talk to.
+
+    Attributes:
+        active_ns: when anything but the passing of time was said last, or came of that.
+    """
 
     def __init__(self, timeline: Timeline, brain: Brain) -> None:
         """A node without drives, whose brain may know some speeds already."""
         self.timeline = timeline
         self.brain = brain
         self.digest = Digest()
+        self.active_ns = 0
         self._drives: Sequence[Drives] = ()
         self._heard: dict[int, Heard] = {}
 
@@ -147,6 +152,8 @@ class Node:
         """Tell the brain something; have its commands carried out, and answer with them."""
         out = self.brain.handle(event)
         self.digest.add(out)
+        if out or not isinstance(event, Tick):
+            self.active_ns = self.timeline.now_ns
         for command in out:
             if isinstance(command, Load | Store):
                 self._drives[command.tier - 1].take(command)

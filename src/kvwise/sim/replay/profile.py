@@ -38,8 +38,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     kv_bytes_per_token: Bytes
     step_s: Seconds
-    token_s: Annotated[float, Meta(gt=0, le=1e3)]
-    pair_s: Seconds
+    token_s: Annotated[float, Meta(gt=0, le=10)]
+    pair_s: Annotated[float, Meta(ge=0, le=1)]
     decode_step_s: Seconds
     decode_token_s: Seconds
     link_bytes_per_s: Rate

@@ -24,9 +24,9 @@ _HINT = "hint: docs/simulator.md has an example"
 
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 60)]
-Rate = Annotated[float, Meta(gt=0, le=1e18)]
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Share = Annotated[float, Meta(gt=0, le=1)]
+Rate = Annotated[float, Meta(ge=1, le=1e18)]
+Seconds = Annotated[float, Meta(ge=0, le=3_600)]
+Share = Annotated[float, Meta(ge=0.001, le=1)]
 
 T = TypeVar("T")
 

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvwise.core.admit import WORTH
+from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
 from kvwise.core.govern import DAY_S
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import (
     DRAM,
     Asked,
+    Budgeted,
     Command,
     Done,
     Drop,
@@ -43,6 +45,10 @@ REPORT_EVERY = 500
 DISK = 1
 LRU = "lru"
 DISK_LATENCY_S = 1e-4
+EMPTY = Balance(0.0, 0, 0.0, 0.0, ())
+"""What is left of the budget when a trace begins: nothing, so that a share of what writing all
+takes is that share of it in a trace of any length."""
+
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
 
@@ -183,6 +189,7 @@ class _Driver:
         self._space = space_of(profile, tape.block_tokens)
         self._brain = Brain(self._config(job))
         teach(self._brain, profile, self._space, job.machine.dram_blocks)
+        self._brain.handle(Budgeted(0, DISK, EMPTY, 0.0))
         self._media = _Media(tape)
         self._digest = Digest()
         self._loads = 0
