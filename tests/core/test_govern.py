@@ -144,7 +144,7 @@ def test_a_balance_is_gone_on_from() -> None:
 
 
 def test_no_balance_overfills() -> None:
-    """Whatever a balance says, the bucket holds its burst at most, and owes no more than a year's."""
+    """Whatever a balance says, the bucket holds its burst at most and owes a year's at most."""
     governor = Governor(24_000)
     governor.restore(0, Balance(level_bytes=1e18, offered_bytes=((10**9, 5.0), (-1, 5.0))))
     assert governor.level_bytes == governor.burst_bytes
