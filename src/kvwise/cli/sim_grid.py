@@ -71,15 +71,23 @@ def _compared(
     profile: Profile, wanted: Sequence[Cell], processes: int, report: Report
 ) -> Iterator[Compared]:
     """Every cell, in order."""
-    one = partial(compare, profile)
     if processes == 1:
         for done, cell in enumerate(wanted):
-            report(f"{done} of {len(wanted)} cells")
-            yield one(cell)
+            start = f"{done} of {len(wanted)} cells"
+            yield compare(profile, cell, lambda text, start=start: report(f"{start}; {text}"))
         return
-    for done, compared in enumerate(spread(one, wanted, processes), 1):
+    for done, compared in enumerate(spread(partial(_alone, profile), wanted, processes), 1):
         report(f"{done} of {len(wanted)} cells")
         yield compared
+
+
+def _alone(profile: Profile, cell: Cell) -> Compared:
+    """One cell in a process of its own, which has nothing to show."""
+    return compare(profile, cell, _silent)
+
+
+def _silent(_text: str) -> None:
+    """Show nothing."""
 
 
 def _told(profile: Profile, compared: Sequence[Compared]) -> dict[str, Any]:
