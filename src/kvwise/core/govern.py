@@ -24,6 +24,9 @@ BURST_DAYS = 0.5
 """What the bucket holds: enough to save the quiet half of a day for the busy half. A drive wears
 over years, so what counts is that nothing is ever written that was not earned before."""
 
+DEBT_DAYS_MAX = 365
+"""An object may be larger than the bucket and leaves a debt; a later life owes no more than so."""
+
 FIRST_DAYS = 1 / 24
 """What a bucket without a past begins with."""
 
@@ -142,7 +145,9 @@ class Governor:
         self._first_ns = self._now_ns = self._aged_ns = now_ns
         away_s = min(max(0.0, away_s), STAY_S_MAX)
         earned = away_s * self.per_day / DAY_S
-        self.level_bytes = min(max(0.0, balance.level_bytes) + earned, self.burst_bytes)
+        debt_bytes = min(max(0.0, -balance.level_bytes), DEBT_DAYS_MAX * self.per_day)
+        level_bytes = max(0.0, balance.level_bytes) - debt_bytes
+        self.level_bytes = min(level_bytes + earned, self.burst_bytes)
         self.written_bytes = balance.written_bytes
         offered = {place: size for place, size in balance.offered_bytes if 0 <= place < _CLASSES}
         self._memory = _Memory(balance.span_s, balance.recent_bytes, offered)

@@ -96,7 +96,8 @@ class Node:
                 _open_decisions(config),
             )
             self.pump = Pump(brain, plant)
-            keepers = {DISK: Keeper(Path(config.disk.paths[0]), DISK)} if self._tiers else {}
+            folders = [Path(path) for path in config.disk.paths]
+            keepers = {DISK: Keeper(folders, DISK)} if self._tiers else {}
             for keeper in keepers.values():
                 undo.callback(keeper.close)
             undo.callback(self.pump.close, CLOSE_S)
