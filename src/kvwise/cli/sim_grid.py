@@ -73,12 +73,17 @@ def _compared(
     """Every cell, in order."""
     if processes == 1:
         for done, cell in enumerate(wanted):
-            start = f"{done} of {len(wanted)} cells"
-            yield compare(profile, cell, lambda text, start=start: report(f"{start}; {text}"))
+            begun = partial(_told_after, f"{done} of {len(wanted)} cells; ", report)
+            yield compare(profile, cell, begun)
         return
     for done, compared in enumerate(spread(partial(_alone, profile), wanted, processes), 1):
         report(f"{done} of {len(wanted)} cells")
         yield compared
+
+
+def _told_after(start: str, report: Report, text: str) -> None:
+    """Say how far a cell is, after how far all of them are."""
+    report(start + text)
 
 
 def _alone(profile: Profile, cell: Cell) -> Compared:
