@@ -354,3 +354,24 @@ def test_a_child_is_not_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_addresses(text: str, address: tuple[str, int]) -> None:
     """Host and port are told apart at the last colon."""
     assert split_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("write.min_chance", 1.5, "a number from 0 to 1"),
+        ("plan.margin", 1e10, "a number from 0 to 1000000000"),
+        ("disk.threads", 1e17, "a whole number from 0 to 9007199254740992"),
+        ("dram.size", "9PiB", "at most 8PiB"),
+    ],
+)
+def test_a_bound_is_named(name: str, value: object, words: str) -> None:
+    """Who wrote a number that is out of range is told the range."""
+    with pytest.raises(ConfigError, match=words):
+        load(overrides={name: value}, environ={})
+
+
+def test_a_file_without_end_is_refused() -> None:
+    """What never ends is not read to its end."""
+    with pytest.raises(ConfigError, match="longer than 1MiB"):
+        load("/dev/zero", environ={})

@@ -110,9 +110,10 @@ class Kind:
     allowed: str
 
 
-SIZE = Kind(_size, "a size such as 4GiB, 512MiB or a number of bytes")
-COUNT = Kind(_count, "a whole number, 0 or more")
-NUMBER = Kind(_number, "a number, 0 or more")
+SIZE = Kind(_size, "a size such as 4GiB, 512MiB or a number of bytes, at most 8PiB")
+COUNT = Kind(_count, f"a whole number from 0 to {COUNT_MAX}")
+NUMBER = Kind(_number, f"a number from 0 to {NUMBER_MAX:.0f}")
+CHANCE = Kind(lambda value: _number(value, 1.0), "a number from 0 to 1")
 PATH = Kind(_path, "a path")
 PATHS = Kind(_paths, "a list of paths (in the environment: separated by colons)")
 ADDRESS = Kind(_address, "host:port, or empty for none")
@@ -195,11 +196,9 @@ class Write:
     """What is worth storing."""
 
     min_tokens: int = _key(0, COUNT, "prompts shorter than this are neither stored nor loaded")
-    queue: int = _key(
-        512 * MIB, SIZE, "bytes that may wait to be written; what is over is not written"
-    )
+    queue: int = _key(512 * MIB, SIZE, "bytes that may wait to be written; the rest is refused")
     per_day: int = _key(0, SIZE, "bytes that may be written to disk in 24 hours; 0: no limit")
-    min_chance: float = _key(0.02, NUMBER, "probability of reuse below which disk is not written")
+    min_chance: float = _key(0.02, CHANCE, "probability of reuse below which disk is not written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +226,7 @@ class Serve:
     """The daemon."""
 
     socket: str = _key("", PATH, "Unix socket; empty: kvwise.sock in the user's runtime directory")
-    metrics: str = _key(
-        "127.0.0.1:9761", ADDRESS, "where Prometheus finds the metrics; empty: nowhere"
-    )
+    metrics: str = _key("127.0.0.1:9761", ADDRESS, "where Prometheus finds metrics; empty: nowhere")
     linger_s: float = _key(5.0, NUMBER, "seconds to stay after the last client, if exiting idle")
     event_log: str = _key("", PATH, "file that records every event; empty: none")
     decision_log: str = _key("", PATH, "file with a line of JSON for each decision; empty: none")
@@ -343,7 +340,11 @@ def _with_origins(message: str, origins: Mapping[str, str]) -> str:
 def _read_toml(path: Path) -> dict[str, object]:
     """The content of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MIB + 1)
+        if len(data) > MIB:
+            raise ValueError("it is longer than 1MiB")
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (RecursionError, ValueError) as error:

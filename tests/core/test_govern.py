@@ -13,6 +13,7 @@ from kvwise.core.balance import Balance
 from kvwise.core.govern import (
     BURST_DAYS,
     DAY_NS,
+    DEBT_DAYS_MAX,
     FIRST_DAYS,
     LIFE_YEARS_MAX,
     YEAR_DAYS,
@@ -143,13 +144,15 @@ def test_a_balance_is_gone_on_from() -> None:
 
 
 def test_no_balance_overfills() -> None:
-    """Whatever a balance says, the bucket holds its burst at most, and never less than nothing."""
+    """Whatever a balance says, the bucket holds its burst at most and owes a year's at most."""
     governor = Governor(24_000)
     governor.restore(0, Balance(level_bytes=1e18, offered_bytes=((10**9, 5.0), (-1, 5.0))))
     assert governor.level_bytes == governor.burst_bytes
     assert governor.balance().offered_bytes == ()
     governor.restore(0, Balance(level_bytes=-5.0))
-    assert governor.level_bytes == 0
+    assert governor.level_bytes == -5.0
+    governor.restore(0, Balance(level_bytes=-1e18))
+    assert governor.level_bytes == -24_000 * DEBT_DAYS_MAX
 
 
 def test_life_of_a_drive() -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvwise.core.brain import Brain
 from kvwise.core.hints import SECONDS_MAX, Hints
-from kvwise.core.keep import GROUPS_MAX, Keep
+from kvwise.core.keep import Keep
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.shelf import State
-from kvwise.core.words import Asked, Cleared, Drop, Filled, Granted, Offered, Planned, Tick, Why
+from kvwise.core.words import (
+    Asked,
+    Cleared,
+    Drop,
+    Filled,
+    Granted,
+    Left,
+    Offered,
+    Planned,
+    Tick,
+    Why,
+)
 from tests.core.tiny import CHUNK, KEYS, PAGE, SPACE, brain, evict_dram, finish, pick
 
 SECOND = 1_000_000_000
@@ -143,14 +158,119 @@ def test_no_reuse_stores_nothing_and_uses_what_is_there() -> None:
     assert kept_bytes(made) == 0
 
 
-def test_requests_with_hints_are_bounded() -> None:
-    """So many requests may keep something at once, and no more."""
+def test_asking_again_costs_nothing_new() -> None:
+    """However often blocks are pinned or given an end, what is remembered grows with the blocks."""
+    made = brain()
+    offer(made, FOUR, Hints(pin_s=10, ttl_s=10))
+    keep = made._world.blocks.keep
+    for number in range(3000):
+        hints = Hints(pin_s=10 + number, ttl_s=10 + number)
+        made.handle(Asked(2 + number, 1, "q", SPACE.digest, FOUR, 0, 4 * CHUNK + 1, hints))
+        if number == 2:
+            few = len(pickle.dumps(keep))
+    assert len(pickle.dumps(keep)) < few + 100
+    assert kept_bytes(made) == KEPT
+    assert made.snapshot()["counters"]["hints_refused"] == 0
+    made.handle(Left(4000, 1))
+    made.handle(Cleared(4001))
+    assert len(pickle.dumps(keep)) < few
+    assert not keep.rows()
+
+
+def test_what_is_forgotten_leaves_no_memory() -> None:
+    """Blocks that come with hints and go before their time, again and again, are forgotten."""
     keep = Keep(1 << 40)
-    for number in range(GROUPS_MAX + 5):
-        keep.hold([number], 1, 10 + number)
-    assert keep.refused == 5
-    assert keep.let_go(9 + GROUPS_MAX) == list(range(GROUPS_MAX))
-    assert keep.kept_bytes == 0
+    for number in range(20_000):
+        keep.hold([number + 1, number], 1, 10**15)
+        keep.end([number, number + 1], 10**15)
+        keep.forget([number + 1, number])
+    assert not keep.rows()
+    assert len(pickle.dumps(keep)) < 100_000
+    keep.check()
+
+
+def test_an_end_is_never_given_up() -> None:
+    """However many requests name an end, the next one's blocks end as well."""
+    keep = Keep(1 << 40)
+    for number in range(20_000):
+        keep.end([number], 10**15)
+    keep.end([20_000], 10)
+    assert keep.ended(10) == [20_000]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["hold", "end", "extend", "spare", "forget", "pass"]),
+            st.integers(0, 15),
+            st.integers(1, 40),
+        ),
+        max_size=60,
+    )
+)
+def test_keep_is_a_table_of_times(steps: list[tuple[str, int, int]]) -> None:
+    """A binary tree of rows, against one time for each row in a dictionary."""
+    keep, now_ns = Keep(4000), 0
+    kept: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for what, row, ahead_ns in steps:
+        until_ns = now_ns + ahead_ns
+        path = [(row + 1 >> up) - 1 for up in range((row + 1).bit_length())]
+        if what == "hold":
+            keep.hold(path, 1, until_ns)
+            kept |= {each: max(until_ns, kept.get(each, 0)) for each in path}
+        elif what == "end":
+            keep.end(path, until_ns)
+            ends |= {each: max(until_ns, ends.get(each, 0)) for each in path}
+        elif what == "extend":
+            keep.extend(path, until_ns)
+            ends |= {each: max(until_ns, ends[each]) for each in path if each in ends}
+        elif what == "spare":
+            keep.spare(path)
+            ends = {each: at for each, at in ends.items() if each not in path}
+        elif what == "forget":
+            gone = [each for each in range(31, -1, -1) if _is_below(each, row)]
+            keep.forget(gone)
+            kept = {each: at for each, at in kept.items() if each not in gone}
+            ends = {each: at for each, at in ends.items() if each not in gone}
+        else:
+            now_ns = until_ns
+            assert sorted(keep.let_go(now_ns)) == sorted(r for r in kept if kept[r] <= now_ns)
+            assert sorted(keep.ended(now_ns)) == sorted(r for r in ends if ends[r] <= now_ns)
+            kept = {each: at for each, at in kept.items() if at > now_ns}
+            ends = {each: at for each, at in ends.items() if at > now_ns}
+        keep.check()
+        assert keep.rows() == {*kept, *ends}
+        assert all(keep.holds(each) for each in kept)
+
+
+def _is_below(row: int, top: int) -> bool:
+    """Whether a row of a binary tree is another one or below it."""
+    while row > top:
+        row = (row + 1 >> 1) - 1
+    return row == top
+
+
+def test_all_of_a_prompt_ends_though_it_came_in_parts() -> None:
+    """The beginning waits for the end of what was added to it later, and then goes too."""
+    made = brain()
+    offer(made, KEYS[: 2 * KEY_BYTES], Hints(ttl_s=5))
+    late = Offered(
+        2 * SECOND,
+        1,
+        "h",
+        SPACE.digest,
+        KEYS[KEY_BYTES : 2 * KEY_BYTES],
+        KEYS[2 * KEY_BYTES : 4 * KEY_BYTES],
+        2,
+        Hints(ttl_s=5),
+    )
+    granted = pick(made.handle(late), Granted)
+    finish(made, made.handle(Filled(2 * SECOND, 1, granted.lease, 2)), first=900)
+    made.handle(Tick(6 * SECOND))
+    assert in_dram(made, FOUR) == 4
+    made.handle(Tick(8 * SECOND))
+    assert made.snapshot()["levels"]["blocks"] == 0
 
 
 @pytest.mark.parametrize(

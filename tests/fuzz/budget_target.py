@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from kvwise.core.balance import Balance
-from kvwise.core.govern import Governor
+from kvwise.core.govern import DEBT_DAYS_MAX, Governor
 from kvwise.live.budget import MAGIC, Saved, pack, unpack
 
 
@@ -26,8 +26,11 @@ def open_budget(_stack: ExitStack) -> Callable[[bytes], None]:
         assert unpack(pack(saved)) == saved
         governor = Governor(1 << 40)
         governor.restore(0, saved.balance, 60.0)
-        assert 0 <= governor.level_bytes <= governor.burst_bytes
+        assert abs(governor.level_bytes) <= DEBT_DAYS_MAX * governor.per_day
+        assert governor.level_bytes <= governor.burst_bytes
         assert 0 <= governor.offer(1, 1e-3, 1 << 19, 5) <= 5
+        governor.wrote(1 << 50)
+        assert pack(Saved(0, True, governor.balance()))
 
     return attempt
 

@@ -132,12 +132,13 @@ class Served:
         return status
 
 
-def spawn(config: Config, folder: Path, *arguments: str) -> Served:
+def spawn(config: Config, folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Served:
     """Start `kvwise serve` and wait until it is ready."""
     file = folder / "kvwise.toml"
     file.write_text(configuration.render(config))
     process = subprocess.Popen(
         [sys.executable, "-m", "kvwise", "serve", "--json", "--config", str(file), *arguments],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         text=True,
         env=dict(os.environ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -154,9 +155,77 @@ def test_hostile_bytes(tail: bytes, place: int, byte: int) -> None:
         unpack(tail)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e19, -1e19])
 def test_no_amount_is_no_budget(bad: float) -> None:
     """Numbers that nobody can have are refused even where the checksum holds."""
-    for wrong in (Balance(level_bytes=bad), Balance(offered_bytes=((1, bad),))):
+    for wrong in (
+        Balance(level_bytes=bad),
+        Balance(recent_bytes=bad),
+        Balance(span_s=bad),
+        Balance(offered_bytes=((1, bad),)),
+        Balance(written_bytes=(1 << 64) - 1000),
+    ):
         with pytest.raises(FrameError, match="no amount"):
             unpack(pack(Saved(5, True, wrong)))
+
+
+def test_a_debt_outlives_a_restart(tmp_path: Path) -> None:
+    """An object larger than the bucket is written once, and its history and debt are known on."""
+    config = settings(tmp_path, disk=True, write_per_day=20_000)
+    (tmp_path / "disk").mkdir()
+    old = Balance(10_000.0, 7 * 10**9, 1e6, 1e4)
+    (tmp_path / "disk" / NAME).write_bytes(pack(Saved(unix_ns(), True, old)))
+    node = Node(config)
+    spend(node, 1, 1)
+    left = balance(node)
+    node.close(1)
+    node = Node(config)
+    again = balance(node)
+    node.close(1)
+    assert left.level_bytes < 0
+    assert again.level_bytes == pytest.approx(left.level_bytes, abs=100)
+    assert again.written_bytes == left.written_bytes > 7 * 10**9
+
+
+def test_directories_share_one_budget(tmp_path: Path) -> None:
+    """Neither another order of the paths nor a lost, new or damaged one makes a new budget."""
+    first, second, third = (str(tmp_path / name) for name in "abc")
+
+    def life(*paths: str, chunks: int = 0, seed: int = 0) -> tuple[Balance, Balance]:
+        node = Node(limited(tmp_path, disk_paths=list(paths)))
+        begun = balance(node)
+        if chunks:
+            spend(node, chunks, seed)
+        ended = balance(node)
+        node.close(1)
+        return begun, ended
+
+    spent = life(first, second, chunks=8, seed=1)[1]
+    assert spent.written_bytes > 0
+    for paths in ((second, first), (second,), (second, third), (third,), (first, second, third)):
+        begun, _ = life(*paths)
+        assert begun.written_bytes == spent.written_bytes
+        assert begun.level_bytes == pytest.approx(spent.level_bytes, rel=0.01)
+    more = life(second, chunks=8, seed=2)[1]
+    assert life(first, second)[0].written_bytes == more.written_bytes > spent.written_bytes
+    (tmp_path / "a" / NAME).write_bytes(b"rubbish")
+    begun, _ = life(first, second)
+    assert begun.written_bytes == more.written_bytes
+    assert begun.level_bytes < PER_DAY / 24 / 60
+
+
+@pytest.mark.parametrize("name", [NAME, NAME + ".new"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_harms_nobody(tmp_path: Path, name: str, kind: str) -> None:
+    """A link leads nowhere and a pipe is not waited for; both give way to the file."""
+    folder, victim = tmp_path / "disk", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("mine")
+    if kind == "link":
+        (folder / name).symlink_to(victim)
+    else:
+        os.mkfifo(folder / name)
+    Node(limited(tmp_path)).close(1)
+    assert victim.read_text() == "mine"
+    assert read(folder / NAME) is not None
+    assert not (folder / (NAME + ".new")).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -301,13 +302,11 @@ def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> Non
 # --- starting and stopping ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_daemon_writes_what_was_deferred(
     config: Config, tmp_path: Path, number: signal.Signals
 ) -> None:
     """The first signal ends it in order: status 0, everything on disk, no socket left."""
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("these tests run under nohup, so the daemon is to outlive a hangup")
     keys = prompt(1, 30)
     with served(config, tmp_path) as daemon:
         client = daemon.client()
@@ -319,6 +318,20 @@ def test_a_stopped_daemon_writes_what_was_deferred(
 
     with served(config, tmp_path) as daemon:
         assert daemon.facts["objects"] == 30
+
+
+def test_a_terminal_that_ends_stops_its_daemon(config: Config, tmp_path: Path) -> None:
+    """A daemon that somebody runs by hand goes in order with the terminal."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("these tests run under nohup, so the daemon is to outlive a hangup")
+    ours, theirs = pty.openpty()
+    daemon = spawn(config, tmp_path, stdin=theirs)
+    try:
+        assert daemon.end(signal.SIGHUP) == 0
+    finally:
+        daemon.end(signal.SIGKILL)
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> None:

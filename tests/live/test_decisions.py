@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,8 +22,18 @@ from kvwise.errors import ConfigError, FrameError
 from kvwise.live.blocks import put
 from kvwise.live.decisions import DecisionLog, read_decisions
 from kvwise.live.messages import Ask, Release, Step
+from kvwise.live.node import Node
 from kvwise.live.store import Store
-from tests.live.support import CHUNK, SPACE, payloads, prompt, settings
+from tests.live.support import (
+    CHUNK,
+    SPACE,
+    eventually,
+    payloads,
+    prompt,
+    question,
+    served,
+    settings,
+)
 
 
 def decision(number: int) -> Decision:
@@ -121,3 +136,71 @@ def test_a_picture_of_what_is_shown(tmp_path: Path) -> None:
     for cell in re.split(r"\s\s+|\n", shown.output.strip()):
         assert cell in words
     assert "url(" not in picture.read_text("utf-8").replace("url(#", "")
+
+
+def test_any_terminal_can_show_it(tmp_path: Path) -> None:
+    """Names that its encoding lacks are escaped, and one that claims no width gets lines."""
+    path = tmp_path / "decisions.jsonl"
+    log = DecisionLog(path)
+    log.add(replace(decision(1), request="r-日本"))
+    log.close()
+    shown = subprocess.run(
+        [sys.executable, "-m", "kvwise", "explain", "--log", str(path)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "0"},
+        timeout=30,
+        check=True,
+    ).stdout
+    assert b"r-\\u65e5\\u672c" in shown
+    assert b"the load took 100" in shown
+
+
+def test_what_is_kept_of_others_is_left_alone(tmp_path: Path) -> None:
+    """A file of others where the log before would be kept stays, and the start is refused."""
+    for name, value in (("decision", tmp_path / "d.json"), ("event", tmp_path / "e.kvlog")):
+        config = settings(tmp_path, disk=False, **{f"serve_{name}_log": str(value)})
+        Node(config).close(1)
+        old = value.with_name(value.name + ".old")
+        old.write_text("mine")
+        with pytest.raises(ConfigError, match=r"\.old'? exists and is"):
+            Node(config)
+        assert old.read_text() == "mine"
+        assert value.exists()
+        old.unlink()
+        Node(config).close(1)
+        assert old.exists()
+
+
+@pytest.mark.parametrize(("event", "decision"), [("a", "a"), ("a", "a.old"), ("a.old", "a")])
+def test_logs_do_not_share_a_file(tmp_path: Path, event: str, decision: str) -> None:
+    """Two logs that would replace each other are refused, and nothing is made."""
+    paths = {"event": tmp_path / event, "decision": tmp_path / decision}
+    more = {f"serve_{name}_log": str(path) for name, path in paths.items()}
+    with pytest.raises(ConfigError, match="name two files"):
+        Node(settings(tmp_path, disk=False, **more))
+    assert not any(path.exists() for path in paths.values())
+
+
+def test_a_log_can_be_rotated(tmp_path: Path) -> None:
+    """SIGHUP leaves the daemon alive, which goes on in a new file; nothing is lost."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("these tests run under nohup, which has daemons deaf to a hangup")
+    path, moved = tmp_path / "d.json", tmp_path / "d.json.1"
+    with served(settings(tmp_path, serve_decision_log=str(path)), tmp_path) as daemon:
+        client = daemon.client()
+        client.join(SPACE)
+        client.ask(question(prompt(1, 2), "first"))
+        path.rename(moved)
+        daemon.send(signal.SIGHUP)
+        assert eventually(path.exists)
+        client.ask(question(prompt(2, 2), "second"))
+        daemon.send(signal.SIGHUP)
+        assert eventually(lambda: path.stat().st_size > 0)
+        assert client.status()["decision_log"]
+        path.rename(tmp_path / "d.json.2")
+        path.mkdir()
+        daemon.send(signal.SIGHUP)
+        assert eventually(lambda: not client.status()["decision_log"])
+        client.close()
+    assert [one.request for one in read_decisions(moved, 9)[0]] == ["first"]
+    assert [one.request for one in read_decisions(tmp_path / "d.json.2", 9)[0]] == ["second"]

@@ -55,6 +55,8 @@ def test_ratings_become_budgets(tmp_path: Path) -> None:
     assert daily_bytes(less, host) == TB
     wearing = settings(tmp_path, disk=True, disk_dwpd=0.5, disk_write_amplification=4)
     assert daily_bytes(wearing, host) == TB // 2
+    tiny = settings(tmp_path, disk=True, disk_dwpd=1e-13)
+    assert daily_bytes(tiny, host) == 1
     assert daily_bytes(settings(tmp_path, disk=True), host) == 0
     assert daily_bytes(settings(tmp_path, disk_dwpd=1.0), host) == 0
 

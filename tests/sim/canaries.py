@@ -5,7 +5,7 @@ Some of them were real once: the simulator found them, and they must never come 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 
@@ -274,9 +274,9 @@ def hints_keep_all(patch: Patch) -> None:
     """Hints keep whatever callers like."""
     real = Keep.hold
 
-    def hold(self: Keep, rows: Sequence[int], size_bytes: int, until_ns: int) -> None:
+    def hold(self: Keep, path: Iterable[int], size_bytes: int, until_ns: int) -> None:
         self.limit_bytes = 1 << 60
-        real(self, rows, size_bytes, until_ns)
+        real(self, path, size_bytes, until_ns)
 
     patch.setattr(Keep, "hold", hold)
 

@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Final
 
 import click
@@ -61,7 +63,12 @@ def group() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; every error ends as a message on stderr and an exit code."""
+    """Run one command line; every error ends as a message on stderr and an exit code.
+
+    What the output's encoding lacks is written as an escape.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         result = group.main(arguments, prog_name="kvwise", standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from kvwise.cli.checks import Case, Finding, Grade
 from kvwise.core.govern import LIFE_YEARS_MAX, YEAR_DAYS, life_years, pace_per_day
-from kvwise.errors import FrameError
-from kvwise.live.budget import NAME, read
+from kvwise.live.budget import read_all
 from kvwise.live.drives import RATED_YEARS, Drive, Health, daily_bytes, drives_under, health_of
 from kvwise.units import format_size
 
@@ -75,8 +74,5 @@ def check_budget(case: Case, drives: tuple[Drive, ...]) -> Finding:
 
 def _pace_bytes(case: Case) -> float:
     """Bytes a day that the store wrote lately, as its budget file says; 0 if that is not known."""
-    try:
-        saved = read(Path(case.config.disk.paths[0]) / NAME)
-    except (FrameError, OSError):
-        return 0.0
+    saved, _ = read_all([Path(path) for path in case.config.disk.paths])
     return pace_per_day(saved.balance) if saved is not None else 0.0

@@ -27,6 +27,7 @@ TIMEOUT_S = 5.0
 LIMIT_MAX = 1_000_000
 REQUEST_CHARS_MAX = 72
 SVG_COLUMNS = 92
+COLUMNS = 80
 EXIT_DIFFERS = 1
 
 REASONS = {
@@ -114,7 +115,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         shown = {"decisions": msgspec.to_builtins(told.decisions), "estimates": estimates}
         click.echo(json.dumps(shown, indent=2))
     elif told.decisions:
-        console = Console(record=True, width=SVG_COLUMNS) if svg else Console()
+        console = Console(record=True, width=SVG_COLUMNS) if svg else _console()
         console.print(_table(told.decisions, told.at_ns))
         for tier, one in told.estimates.items():
             console.print(_judgement(tier, one), highlight=False)
@@ -123,6 +124,12 @@ def command(  # noqa: PLR0913  one parameter for each option
     else:
         click.echo("no decisions yet")
     return 0
+
+
+def _console() -> Console:
+    """The terminal, or one of usual width where it claims to have none."""
+    console = Console()
+    return console if console.width > 0 else Console(width=COLUMNS)
 
 
 def _drawn(console: Console, title: str) -> str:

@@ -87,6 +87,8 @@ def command(
     It owns the memory and the disk directories, and every engine of this user on this node
     can attach to it. It stops on SIGTERM or Ctrl-C after writing what was deferred;
     a second signal stops it at once.
+    SIGHUP reopens the decision log, so that it can be rotated; where a terminal is attached,
+    the end of which it tells of, it stops the daemon too.
     """
     given, flags = ctx.meta.get(SETTINGS, {}), ctx.meta.get(FLAGS, {})
     config = configuration.load(path, given, flags=flags)
@@ -115,7 +117,7 @@ def serve(config: Config, *, exit_when_idle: bool, as_json: bool) -> None:
                     metrics = MetricsServer(config.serve.metrics, node.latencies, node.status)
             linger_s = config.serve.linger_s if exit_when_idle else None
             daemon = Daemon(node, place, linger_s=linger_s)
-            _stop_on_signals(daemon)
+            _heed_signals(daemon, node)
             gc.collect()
             gc.freeze()  # what was recovered stays; no collection need look at it again
             click.echo(_ready(config, node, metrics, as_json=as_json))
@@ -148,11 +150,14 @@ def _starting_threads() -> Iterator[None]:
         ) from error
 
 
-def _stop_on_signals(daemon: Daemon) -> None:
-    """The first signal stops the daemon in order, the second at once."""
+def _heed_signals(daemon: Daemon, node: Node) -> None:
+    """The first signal stops the daemon in order, the second at once; SIGHUP has logs reopened."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked for more
-        numbers.append(signal.SIGHUP)
+        if sys.stdin is not None and sys.stdin.isatty():
+            numbers.append(signal.SIGHUP)
+        else:
+            signal.signal(signal.SIGHUP, lambda *_: node.reopen_logs())
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Reading, options_of
 from kvwise.cli.sim_tables import heading
 from kvwise.sim.replay.full import (
@@ -66,11 +65,10 @@ def _accounts(
     if processes == 1:
         yield from (run_full(tape, stack, variant, speed, report) for variant in VARIANTS)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        one = partial(_alone, tape, stack, speed)
-        for done, account in enumerate(pool.map(one, VARIANTS), 1):
-            report(f"{done} of {len(VARIANTS)} runs")
-            yield account
+    one = partial(_alone, tape, stack, speed)
+    for done, account in enumerate(spread(one, VARIANTS, processes), 1):
+        report(f"{done} of {len(VARIANTS)} runs")
+        yield account
 
 
 def _alone(tape: Tape, stack: Stack, speed: float, variant: str) -> Account:
@@ -129,9 +127,9 @@ def _show(accounts: Sequence[Account], bounds: Bounds, console: Console) -> None
     line("GPU for prompts", [f"{account.gpu_s:,.0f} s" for account in accounts])
     line("GPU busy", [f"{account.gpu_busy:.0%}" for account in accounts])
     line("hits", [f"{account.hit_ratio:.4f}" for account in accounts])
-    total = base.computed_tokens + sum(base.hit_tokens.values())
     for tier in ("device", *base.read_bytes):
-        shares = [account.hit_tokens.get(tier, 0) / max(1, total) for account in accounts]
+        used = [account.used_blocks.get(tier, 0) for account in accounts]
+        shares = [blocks / max(1, base.input_blocks) for blocks in used]
         line(f"  used from {tier}", [f"{share:.4f}" for share in shares])
     for tier in base.read_bytes:
         line(f"read from {tier}", [format_size(one.read_bytes[tier]) for one in accounts])

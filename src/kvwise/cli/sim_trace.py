@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -17,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Finite, Reading, options_of
 from kvwise.cli.sim_stack import run_stack
 from kvwise.cli.sim_tables import show_results
@@ -143,10 +142,9 @@ def _outcomes(
     if processes == 1 or len(wanted) == 1:
         yield from (_timed(tape, profile, job, report) for job in wanted)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done, outcome in enumerate(pool.map(partial(_alone, tape, profile), wanted), 1):
-            report(f"{done} of {len(wanted)} runs")
-            yield outcome
+    for done, outcome in enumerate(spread(partial(_alone, tape, profile), wanted, processes), 1):
+        report(f"{done} of {len(wanted)} runs")
+        yield outcome
 
 
 def _alone(tape: Tape, profile: Profile, job: Job) -> tuple[Run, float]:

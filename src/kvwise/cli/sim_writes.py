@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.processes import spread
 from kvwise.cli.reading import Finite, Reading, options_of
 from kvwise.cli.sim_tables import heading
 from kvwise.errors import ConfigError
@@ -162,10 +161,9 @@ def _runs(
     if processes == 1:
         yield from (run_writes(tape, profile, job, report) for job in wanted)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done, run in enumerate(pool.map(partial(_alone, tape, profile), wanted), 1):
-            report(f"{done} of {len(wanted)} runs")
-            yield run
+    for done, run in enumerate(spread(partial(_alone, tape, profile), wanted, processes), 1):
+        report(f"{done} of {len(wanted)} runs")
+        yield run
 
 
 def _alone(tape: Tape, profile: Profile, job: WriteJob) -> WriteRun:

@@ -24,6 +24,9 @@ BURST_DAYS = 0.5
 """What the bucket holds: enough to save the quiet half of a day for the busy half. A drive wears
 over years, so what counts is that nothing is ever written that was not earned before."""
 
+DEBT_DAYS_MAX = 365
+"""An object may be larger than the bucket and leaves a debt; a later life owes no more than so."""
+
 FIRST_DAYS = 1 / 24
 """What a bucket without a past begins with."""
 
@@ -32,8 +35,9 @@ MEMORY_S_MIN = 3600.0
 """What was written in the first minutes is believed to have taken so long: a burst is no pace."""
 
 OFFERS_S_MIN = 60.0
-"""The same of what was offered. It is much shorter: whoever takes the offers of the first hour for
-few sets no price, and spends a young budget on what comes first."""
+"""The same of what was offered, with an empty bucket: whoever takes the offers of the first hour
+for few sets no price, and gives the budget to what comes first. A bucket that holds more than is
+usual can pay for a burst, so its offers count as those of the time in which that was earned."""
 
 STEP_NS = 1_000_000_000
 """Prices are set and memories age in steps of this, at least."""
@@ -142,7 +146,9 @@ class Governor:
         self._first_ns = self._now_ns = self._aged_ns = now_ns
         away_s = min(max(0.0, away_s), STAY_S_MAX)
         earned = away_s * self.per_day / DAY_S
-        self.level_bytes = min(max(0.0, balance.level_bytes) + earned, self.burst_bytes)
+        debt_bytes = min(max(0.0, -balance.level_bytes), DEBT_DAYS_MAX * self.per_day)
+        level_bytes = max(0.0, balance.level_bytes) - debt_bytes
+        self.level_bytes = min(level_bytes + earned, self.burst_bytes)
         self.written_bytes = balance.written_bytes
         offered = {place: size for place, size in balance.offered_bytes if 0 <= place < _CLASSES}
         self._memory = _Memory(balance.span_s, balance.recent_bytes, offered)
@@ -233,8 +239,10 @@ class Governor:
         usual_bytes = self.burst_bytes / 2 * memory.span_s / MEMORY_S
         steer = math.exp(STEER * (self.level_bytes - usual_bytes) / self.burst_bytes)
         left = self.per_day / DAY_S * steer
+        spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
+        span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))
         for place in sorted(memory.offered_bytes, reverse=True):
-            rate = memory.offered_bytes[place] / max(memory.span_s, OFFERS_S_MIN)
+            rate = memory.offered_bytes[place] / span_s
             if rate > left:
                 price.place, price.share = place, left / rate
                 return

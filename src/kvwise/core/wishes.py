@@ -6,13 +6,17 @@ business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from kvwise.core.hints import Hints
+from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES
 from kvwise.core.shelf import State
 from kvwise.core.words import DRAM, Asked, Why
 from kvwise.core.world import Space, World
+
+RETRY_NS = 1_000_000_000
+"""A block that ended while somebody held it is looked at again after so long."""
 
 
 class Wishes:
@@ -31,7 +35,11 @@ class Wishes:
         length = index.length(event.keys, len(event.keys) // KEY_BYTES)
         if length:
             space, _ = self._world.joined(event.space)
-            self.used([*index.chain(event.keys[: length * KEY_BYTES])], event.hints, space)
+            found = event.keys[: length * KEY_BYTES]
+            rows: Sequence[int] = (index.find(found[-KEY_BYTES:]),)
+            if self._keep.has_ending:
+                rows = index.chain(found)
+            self.used(rows, event.hints, space)
 
     def used(self, rows: Sequence[int], hints: Hints, space: Space) -> None:
         """A request with these hints uses blocks that are there."""
@@ -55,27 +63,53 @@ class Wishes:
         What is held now goes later, and so does what is above it.
         """
         blocks, now_ns = self._world.blocks, self._world.now_ns
-        shelf, index = blocks.shelves[DRAM], blocks.index
+        shelf = blocks.shelves[DRAM]
         for row in self._keep.let_go(now_ns):
             if shelf.state[row] == State.READY and not shelf.kids[row]:
                 shelf.policy.add(row)
-        later: dict[int, None] = {}
-        for row in reversed(self._keep.ended(now_ns)):
-            waits = index.pins[row] or self._keep.holds(row)
-            if waits or not later.keys().isdisjoint(index.children(row)):
-                later[row] = None
-            elif not index.has_children(row):
-                blocks.drop(row, Why.EXPIRED)
-        if later:
-            self._keep.end([*reversed(later)], now_ns + 1)
+        parents = blocks.index.parent
+        over = dict.fromkeys(reversed(self._keep.ended(now_ns)))
+        for row in [*over]:
+            place = row
+            while place in over and not self._is_held(place):
+                if blocks.index.has_children(place):
+                    break
+                del over[place]
+                above = parents[place]
+                blocks.drop(place, Why.EXPIRED)
+                place = above
+        self._put_off(over)
+
+    def _put_off(self, over: Collection[int]) -> None:
+        """Rows that ended and are still there end when what they are there for does, if it does."""
+        later: dict[int, int] = {}
+        for row in over:
+            ends = [self._keep.end_ns(child) for child in self._world.blocks.index.children(row)]
+            at_ns = max(ends, default=0)
+            if self._is_held(row):
+                at_ns = max(at_ns, self._world.now_ns + RETRY_NS)
+            place = row
+            while place in over and later.get(place, 0) < at_ns:
+                later[place] = at_ns
+                place = self._world.blocks.index.parent[place]
+        for row, at_ns in later.items():
+            self._keep.end((row,), at_ns)
+
+    def _is_held(self, row: int) -> bool:
+        """Whether a block may not go now, whatever its end."""
+        return bool(self._world.blocks.index.pins[row]) or self._keep.holds(row)
 
     def _hold(self, rows: Sequence[int], hints: Hints, space: Space) -> None:
         """Keep a chain for as long as a request says; whoever keeps its end keeps all of it."""
         if hints.pin_s:
-            index = self._world.blocks.index
-            chain = [*index.chain(index.key(rows[-1]))]
             size_bytes = self._world.stored_bytes(DRAM, space.raw_bytes)
-            self._keep.hold(chain, size_bytes, self._after(hints.pin_s))
+            self._keep.hold(self._up(rows[-1]), size_bytes, self._after(hints.pin_s))
+
+    def _up(self, row: int) -> Iterator[int]:
+        """A row and all above it."""
+        while row != NONE:
+            yield row
+            row = self._world.blocks.index.parent[row]
 
     def _after(self, seconds: float) -> int:
         """The time so many seconds from now."""

@@ -4,18 +4,21 @@ It decides nothing, and never gives more than was there. A file says whether its
 order; after a crash nobody knows what was written last, so the bucket is empty then, as it is when
 the file is damaged or gone. A clock that jumped can fill the bucket once, never beyond its burst.
 
+Every directory of a tier has the same file, and what counts is the one that knows of most bytes
+written: neither their order nor one that is lost, new or back again makes a new budget.
+
 Layout: magic, u32 CRC-32 of the rest, MessagePack. Replaced as a whole, by renaming.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
+import stat
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +36,11 @@ FILE_BYTES_MAX = 64 * 1024
 SAVE_S = 5.0
 CLOSE_S = 2.0
 """How long the file may take at the end."""
+
+BYTES_MAX = float(1 << 63)
+"""No drive takes so much, and what is added to it in a life can still be written down."""
+
+SPAN_S_MAX = 1e6
 
 _HEAD = struct.Struct("<8sI")
 _log = logging.getLogger(__name__)
@@ -74,9 +82,11 @@ def unpack(data: bytes) -> Saved:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise FrameError(f"the budget is of another version: {error}") from error
     balance = saved.balance
-    amounts = [balance.level_bytes, balance.recent_bytes, balance.span_s, balance.written_bytes]
-    amounts += [size for _, size in balance.offered_bytes]
-    if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+    sizes_bytes = [balance.recent_bytes, balance.written_bytes]
+    sizes_bytes += [size for _, size in balance.offered_bytes]
+    whole = all(0 <= size <= BYTES_MAX for size in sizes_bytes)
+    level_bytes, span_s = balance.level_bytes, balance.span_s
+    if not (whole and 0 <= span_s <= SPAN_S_MAX and -BYTES_MAX <= level_bytes <= BYTES_MAX):
         raise FrameError("the budget holds what is no amount")
     return saved
 
@@ -85,42 +95,64 @@ def read(path: Path) -> Saved | None:
     """What a file says, or None where there is none.
 
     Raises:
-        FrameError: it is damaged.
-        OSError: it cannot be read.
+        FrameError: it is damaged, or no file but a pipe or a directory.
+        OSError: it cannot be read, or is a link.
     """
     try:
-        with path.open("rb") as file:
-            return unpack(file.read(FILE_BYTES_MAX + 1))
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise FrameError("the budget is no regular file")
+        return unpack(file.read(FILE_BYTES_MAX + 1))
+
+
+def read_all(folders: Sequence[Path]) -> tuple[Saved | None, dict[Path, str]]:
+    """What the files of a tier's directories say together, and which say nothing, and why."""
+    found, bad = [], {}
+    for folder in folders:
+        path = folder / NAME
+        try:
+            if (saved := read(path)) is not None:
+                found.append(saved)
+        except FrameError as error:
+            bad[path] = str(error)
+        except OSError as error:
+            bad[path] = str(error.strerror)
+    best = max(found, key=lambda one: (one.balance.written_bytes, one.unix_ns), default=None)
+    return best, bad
 
 
 class Keeper:
     """The file of one tier's budget, written every few seconds while the tier is written to."""
 
-    def __init__(self, folder: Path, tier: int) -> None:
-        """Keep the budget of a tier in a folder of its, which this process has locked."""
-        self._path = folder / NAME
+    def __init__(self, folders: Sequence[Path], tier: int) -> None:
+        """Keep the budget of a tier in all folders of its, which this process has locked."""
+        self._paths = tuple(folder / NAME for folder in folders)
         self._tier = tier
         self._stop = threading.Event()
         self._ask: Callable[[], Balance] | None = None
         self._saved_bytes = -1
-        self._failed = False
+        self._failed: set[Path] = set()
         self._thread = threading.Thread(target=self._run, name="kvwise-budget", daemon=True)
 
     def begin(self, *, fresh: bool) -> list[Budgeted]:
-        """What an earlier life left; nothing where the tier is `fresh` and has no past."""
-        try:
-            saved = read(self._path)
-        except (FrameError, OSError) as error:
-            _log.warning("%s: %s; the write budget begins empty", self._path, error)
-            return [Budgeted(now_ns(), self._tier, Balance())]
+        """What an earlier life left; nothing where the tier is `fresh` and has no past.
+
+        Where a file is damaged, nobody knows whether it was the one that counts.
+        """
+        saved, bad = read_all([path.parent for path in self._paths])
+        for path, why in bad.items():
+            _log.warning("%s: %s; the write budget begins empty", path, why)
         if saved is None:
-            return [] if fresh else [Budgeted(now_ns(), self._tier, Balance())]
-        if saved.closed:
+            return [] if fresh and not bad else [Budgeted(now_ns(), self._tier, Balance())]
+        if saved.closed and not bad:
             away_s = max(0, unix_ns() - saved.unix_ns) / NS_PER_S
             return [Budgeted(now_ns(), self._tier, saved.balance, away_s)]
-        return [Budgeted(now_ns(), self._tier, replace(saved.balance, level_bytes=0.0))]
+        level_bytes = min(0.0, saved.balance.level_bytes)
+        left = replace(saved.balance, level_bytes=level_bytes)
+        return [Budgeted(now_ns(), self._tier, left)]
 
     def start(self, ask: Callable[[], Balance]) -> None:
         """Write down what `ask` says, now and from now on.
@@ -148,23 +180,31 @@ class Keeper:
                 self._save(balance, closed=False)
 
     def _save(self, balance: Balance, *, closed: bool) -> None:
-        """Replace the file, for good: one that says `closed` must not come back with the power."""
-        draft = self._path.with_name(NAME + ".new")
+        """Replace the files, for good: one that says `closed` must not come back with the power."""
         data = pack(Saved(unix_ns(), closed, balance))
-        try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(handle)
-            draft.replace(self._path)
-            _sync(self._path.parent)
-        except OSError as error:
-            if not self._failed:
-                _log.warning("%s cannot be written: %s", self._path, error.strerror)
-            self._failed = True
-            return
-        self._saved_bytes, self._failed = balance.written_bytes, False
+        for path in self._paths:
+            try:
+                _replace(path, data)
+                self._failed.discard(path)
+                self._saved_bytes = balance.written_bytes
+            except OSError as error:
+                if path not in self._failed:
+                    _log.warning("%s cannot be written: %s", path, error.strerror)
+                self._failed.add(path)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put bytes in the place of a file; whatever lies where the draft goes is no file of others."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(draft, flags, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+    draft.replace(path)
+    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:

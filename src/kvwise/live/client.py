@@ -292,7 +292,9 @@ class Client:
             self._lost(talk)
             if self._mapped is not None and self._revive is not None:
                 self._bring_back(talk, self._revive)
-            raise CacheUnavailable(f"no daemon at {self._path}: {error}") from error
+            raise CacheUnavailable(
+                f"no daemon at {self._path}: {error.strerror or error}"
+            ) from error
         return talk.link
 
     def _round(self, talk: _Talk, link: Link, request: Request | None, deadline_ns: int) -> Reply:

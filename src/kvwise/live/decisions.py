@@ -38,21 +38,32 @@ class DecisionLog:
         """Start a log. One that is there is kept beside it, with `.old` at its end.
 
         Raises:
-            ConfigError: something else than a log is there.
+            ConfigError: something else than a log is there, or where the old one goes.
             OSError: the file cannot be created.
         """
         if path.exists():
-            if not is_decision_log(path):
-                raise ConfigError(
-                    f"serve.decision_log = {str(path)!r} exists and is no decision log; "
-                    "hint: name a new file"
-                )
-            path.replace(path.with_name(path.name + ".old"))
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file: IO[bytes] | None = os.fdopen(handle, "wb", buffering=1 << 16)
+            old = path.with_name(path.name + ".old")
+            for place in (path, old):
+                if place.exists() and not is_decision_log(place):
+                    raise ConfigError(
+                        f"serve.decision_log = {str(path)!r}: {place} exists and is no decision "
+                        "log; hint: name a new file"
+                    )
+            path.replace(old)
+        self._file: IO[bytes] | None = _open(path, os.O_EXCL)
         self._path = path
         self._encode = msgspec.json.Encoder().encode
-        self._left_bytes = bytes_max
+        self._bytes_max = self._left_bytes = bytes_max
+        self._moved = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether decisions are still written down."""
+        return self._file is not None
+
+    def reopen(self) -> None:
+        """Go on in whatever lies at the path, soon; from any thread, a signal's handler too."""
+        self._moved = True
 
     def add(self, decision: Decision) -> None:
         """Write a line."""
@@ -69,7 +80,10 @@ class DecisionLog:
             self._end(str(error.strerror))
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
+        """Hand what is buffered to the operating system, and reopen the log if that was asked."""
+        if self._moved:
+            self._moved = False
+            self._go_on()
         if self._file is not None:
             try:
                 self._file.flush()
@@ -83,6 +97,18 @@ class DecisionLog:
         if file is not None:
             file.close()
 
+    def _go_on(self) -> None:
+        """Write to the file at the path, which somebody may have moved; one that ended too."""
+        self.close()
+        try:
+            if self._path.exists() and not is_decision_log(self._path):
+                self._end("what lies there now is no decision log")
+                return
+            self._file = _open(self._path, os.O_APPEND)
+            self._left_bytes = self._bytes_max - os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            self._end(str(error.strerror))
+
     def _end(self, why: str) -> None:
         """Stop writing: a full disk must not stop the cache."""
         file, self._file = self._file, None
@@ -90,6 +116,12 @@ class DecisionLog:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def _open(path: Path, flag: int) -> IO[bytes]:
+    """A file to write to; nobody else may read it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flag
+    return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=1 << 16)
 
 
 def is_decision_log(path: Path) -> bool:

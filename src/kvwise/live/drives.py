@@ -156,7 +156,8 @@ def rated_bytes(config: Config, host: Host | None = None) -> float:
 def daily_bytes(config: Config, host: Host | None = None) -> int:
     """Bytes that may be written to the disk tier in a day; 0 is no limit."""
     rated = rated_bytes(config, host) / (RATED_YEARS * YEAR_DAYS) / config.disk.write_amplification
-    limits = [limit for limit in (int(rated), config.write.per_day) if limit]
+    least = max(1, int(rated)) if rated else 0  # a rating of nearly nothing is a limit, not none
+    limits = [limit for limit in (least, config.write.per_day) if limit]
     return min(limits, default=0)
 
 

@@ -83,8 +83,11 @@ class EventLog:
             OSError: the file cannot be created.
         """
         if path.exists():
+            old = path.with_name(path.name + ".old")
             _require_log(path)
-            path.replace(path.with_name(path.name + ".old"))
+            if old.exists():
+                _require_log(old)
+            path.replace(old)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._file: IO[bytes] | None = os.fdopen(handle, "wb", buffering=1 << 16)
@@ -161,13 +164,13 @@ def _require_log(path: Path) -> None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"serve.event_log = {str(path)!r} is being written by another daemon; "
+                    f"serve.event_log: {str(path)!r} is being written by another daemon; "
                     "hint: name another file"
                 ) from None
         if not found or found.startswith(FAMILY):
             return
     raise ConfigError(
-        f"serve.event_log = {str(path)!r} exists and is not an event log; hint: name a new file"
+        f"serve.event_log: {str(path)!r} exists and is not an event log; hint: name a new file"
     )
 
 

@@ -77,6 +77,7 @@ class Node:
         self._clients = 0
         self._layouts: dict[bytes, bytes] = {}
         self._found_bytes: dict[bytes, int] = {}
+        _refuse_shared_logs(config)
         with ExitStack() as undo:
             self.arena = _open_arena(config)
             undo.callback(self.arena.close)
@@ -86,6 +87,7 @@ class Node:
                 undo.callback(self._tiers[DISK].close)
             brain = _brain_config(config, self.arena)
             self._log = _open_log(config, brain)
+            self._decisions = _open_decisions(config)
             self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
             plant = Plant(
                 self.arena,
@@ -93,10 +95,11 @@ class Node:
                 max(1, config.disk.threads),
                 self.latencies,
                 self._log,
-                _open_decisions(config),
+                self._decisions,
             )
             self.pump = Pump(brain, plant)
-            keepers = {DISK: Keeper(Path(config.disk.paths[0]), DISK)} if self._tiers else {}
+            folders = [Path(path) for path in config.disk.paths]
+            keepers = {DISK: Keeper(folders, DISK)} if self._tiers else {}
             for keeper in keepers.values():
                 undo.callback(keeper.close)
             undo.callback(self.pump.close, CLOSE_S)
@@ -111,6 +114,11 @@ class Node:
         flushed = not self._tiers or not self.pump.is_sound or self.pump.flush(flush_s)
         self._undo.close()
         return flushed
+
+    def reopen_logs(self) -> None:
+        """Go on in a new decision log, where somebody moved the old one; an event log is whole."""
+        if self._decisions is not None:
+            self._decisions.reopen()
 
     # --- who is here ---
 
@@ -188,6 +196,7 @@ class Node:
             "down": {tier.name: list(tier.down) for tier in self._tiers.values()},
             "drive_life_years": self._lives(snapshot["endurance"]),
             "event_log": self._log is not None and self._log.is_open,
+            "decision_log": self._decisions is not None and self._decisions.is_open,
         }
 
     def _lives(self, endurance: dict[str, Any]) -> dict[str, float]:
@@ -280,6 +289,20 @@ def _open_log(config: Config, brain: BrainConfig) -> EventLog | None:
         raise ConfigError(
             f"serve.event_log = {config.serve.event_log!r} cannot be written: {error.strerror}"
         ) from error
+
+
+def _refuse_shared_logs(config: Config) -> None:
+    """Refuse two logs that would replace each other, or what is kept of each other."""
+    names = (config.serve.event_log, config.serve.decision_log)
+    events, decisions = (
+        {os.path.realpath(name), os.path.realpath(name) + ".old"} if name else set()
+        for name in names
+    )
+    if events & decisions:
+        raise ConfigError(
+            f"serve.event_log = {names[0]!r} and serve.decision_log = {names[1]!r} are one file, "
+            "or one is where the other is kept as .old; hint: name two files"
+        )
 
 
 def _open_decisions(config: Config) -> DecisionLog | None:
