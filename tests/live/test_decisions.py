@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -158,7 +159,8 @@ def test_any_terminal_can_show_it(tmp_path: Path) -> None:
 def test_what_is_kept_of_others_is_left_alone(tmp_path: Path) -> None:
     """A file of others where the log before would be kept stays, and the start is refused."""
     for name, value in (("decision", tmp_path / "d.json"), ("event", tmp_path / "e.kvlog")):
-        config = settings(tmp_path, disk=False, **{f"serve_{name}_log": str(value)})
+        more: dict[str, Any] = {f"serve_{name}_log": str(value)}
+        config = settings(tmp_path, **more)
         Node(config).close(1)
         old = value.with_name(value.name + ".old")
         old.write_text("mine")
@@ -175,9 +177,9 @@ def test_what_is_kept_of_others_is_left_alone(tmp_path: Path) -> None:
 def test_logs_do_not_share_a_file(tmp_path: Path, event: str, decision: str) -> None:
     """Two logs that would replace each other are refused, and nothing is made."""
     paths = {"event": tmp_path / event, "decision": tmp_path / decision}
-    more = {f"serve_{name}_log": str(path) for name, path in paths.items()}
+    more: dict[str, Any] = {f"serve_{name}_log": str(path) for name, path in paths.items()}
     with pytest.raises(ConfigError, match="name two files"):
-        Node(settings(tmp_path, disk=False, **more))
+        Node(settings(tmp_path, **more))
     assert not any(path.exists() for path in paths.values())
 
 
