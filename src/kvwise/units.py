@@ -10,22 +10,24 @@ GIB = 1024**3
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", re.IGNORECASE)
 _SCALE = {
     "b": 1,
     "kib": KIB,
     "mib": MIB,
     "gib": GIB,
     "tib": 1024**4,
+    "pib": 1024**5,
     "kb": 1000,
     "mb": 1000**2,
     "gb": 1000**3,
     "tb": 1000**4,
+    "pb": 1000**5,
 }
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes in `text`: an integer, or a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
+    """Bytes in `text`: an integer, or a number with B, KB, KiB and so on up to PB and PiB.
 
     Raises:
         ValueError: the text is not a size, or is negative.

@@ -76,12 +76,23 @@ def test_where_there_is_no_commit_the_version_is_named(
     assert told["commit"] == f"version {kvwise.__version__}"
 
 
-def test_a_seed_must_be_a_number() -> None:
-    """Anything else is a usage error that says so."""
-    told = CliRunner().invoke(group, ["sim", "--seed", "twelve"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--seed", "twelve"], "'twelve' is not a number"),
+        (["--seed", "-5"], "'-5' is below 0"),
+        (["--replay", __file__, "--seeds", "5"], "--seeds is for runs with faults, not for --rep"),
+        (["--replay", __file__, "--seed", "5"], "--seed is for runs with faults, not for --replay"),
+        (["--replay", __file__, "--jobs", "2"], "--jobs is for runs with faults or"),
+        (["--replay", __file__, "--grid"], "--grid and --replay are two different things"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], complaint: str) -> None:
+    """A seed is a number from 0 on, and a log is replayed without any: anything else is said."""
+    told = CliRunner().invoke(group, ["sim", *arguments])
 
     assert told.exit_code == 2
-    assert "'twelve' is not a number" in told.output
+    assert complaint in told.output
 
 
 @pytest.mark.parametrize("honest", [True, False])

@@ -141,6 +141,10 @@ def test_the_stack_of_the_page_runs(
     assert code == 0
     assert "…" not in out
     assert max(map(len, out.splitlines()[3:])) <= 100
+    shares = re.findall(r"(?m)^ *(?:hits|used from \w+) +(0\.\d+)", out)
+    whole, *parts = map(float, shares)
+    assert len(parts) == 3
+    assert 0 < sum(parts) <= whole + 2e-4
     assert found["name"] == found["runs"][0]["name"] == "this stack"
     assert 0 < found["hit_ratio"] <= found["clairvoyant_hit_ratio"]
     assert found["ttft_s"]["p50"] <= found["ttft_s"]["p99"]
@@ -163,6 +167,7 @@ def test_the_stack_of_the_page_runs(
         (["--speed", "2"], "--speed is for --stack, not"),
         (["--stack", str(PAGE)], "--stack needs --trace"),
         (["--trace", str(SAMPLE["mooncake"]), "--stack", str(PAGE)], "not valid TOML"),
+        (["--trace", str(SAMPLE["mooncake"]), "--stack", "/dev/zero"], "more than 1048576 bytes"),
         (["--writes"], "--writes needs --trace"),
         (["--writes", "--trace", str(SAMPLE["mooncake"]), "--stack", str(PAGE)], "two different"),
         (

@@ -105,6 +105,20 @@ def test_a_file_is_not_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert path.read_text().startswith('{"timestamp":')
 
 
+def test_a_trace_goes_to_the_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`-o -` prints what the file would hold, and makes no file of that name."""
+    monkeypatch.chdir(tmp_path)
+    words = ["trace", "make", "chat", "--requests", "20", "-o"]
+    assert cli.run([*words, "t.jsonl"]) == 0
+    capfdbinary.readouterr()
+    assert cli.run([*words, "-"]) == 0
+
+    assert capfdbinary.readouterr().out == Path("t.jsonl").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
+
+
 def test_only_a_file_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Devices, pipes and folders stay what they are; a link stays a link, its file is written."""
     os.mkfifo(tmp_path / "pipe")

@@ -46,6 +46,7 @@ class Mode(Enum):
     """What a run is about, in the words of messages."""
 
     FAULTS = "runs with faults"
+    LOG = "--replay"
     TRACE = "--trace"
     STACK = "--stack"
     WRITES = "--writes"
@@ -53,7 +54,8 @@ class Mode(Enum):
 
 
 _MODES_OF = {
-    **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every", "log"), (Mode.FAULTS,)),
+    **dict.fromkeys(("seeds", "first", "seed", "requests", "audit_every"), (Mode.FAULTS,)),
+    "jobs": tuple(mode for mode in Mode if mode is not Mode.LOG),
     **dict.fromkeys(("files", *Reading.__annotations__), (Mode.TRACE, Mode.STACK, Mode.WRITES)),
     **dict.fromkeys(("policy", "plan", "capacity_tokens"), (Mode.TRACE,)),
     **dict.fromkeys(("stack", "speed"), (Mode.STACK,)),
@@ -191,7 +193,7 @@ def command(
     With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
     rates: always loaded, always computed, and whichever the brain chooses.
     """
-    mode = _mode(said, bool(traces))
+    mode = _mode(said, log is not None, bool(traces))
     take_kills_as_ctrl_c()
     if mode is Mode.GRID:
         profile = profile_in(said["profile"])
@@ -199,7 +201,7 @@ def command(
     if mode is Mode.WRITES:
         profile, files = profile_in(said["profile"]), (*traces, *files)
         return run_curves(files, said, said, (profile, said["jobs"]), as_json=as_json)
-    if mode is not Mode.FAULTS:
+    if mode in {Mode.TRACE, Mode.STACK}:
         return run_trace((*traces, *files), said, said, jobs=said["jobs"], as_json=as_json)
     if log is not None:
         verdict, _ = replay(log)
@@ -222,7 +224,7 @@ def command(
     return EXIT_BROKEN if summary.failed else 0
 
 
-def _mode(said: Said, traced: bool) -> Mode:
+def _mode(said: Said, logged: bool, traced: bool) -> Mode:
     """The mode that was asked for.
 
     Raises:
@@ -234,10 +236,17 @@ def _mode(said: Said, traced: bool) -> Mode:
             raise click.UsageError(f"{name} needs --trace")
     if stacked and writes:
         raise click.UsageError("--stack and --writes are two different things to run")
-    if grid and traced:
-        raise click.UsageError("--grid and --trace are two different things to run")
-    traces = Mode.STACK if stacked else Mode.WRITES if writes else Mode.TRACE
-    mode = Mode.GRID if grid else traces if traced else Mode.FAULTS
+    asked_for = [
+        mode
+        for mode, asked in ((Mode.GRID, grid), (Mode.LOG, logged), (Mode.TRACE, traced))
+        if asked
+    ]
+    if len(asked_for) > 1:
+        first, second, *_ = (one.value for one in asked_for)
+        raise click.UsageError(f"{first} and {second} are two different things to run")
+    mode = asked_for[0] if asked_for else Mode.FAULTS
+    if mode is Mode.TRACE:
+        mode = Mode.STACK if stacked else Mode.WRITES if writes else Mode.TRACE
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -253,9 +262,12 @@ def _mode(said: Said, traced: bool) -> Mode:
 def _number(text: str) -> int:
     """A seed, decimal or 0x hexadecimal."""
     try:
-        return int(text, 0)
+        seed = int(text, 0)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a number", param_hint="--seed") from error
+    if seed < 0:
+        raise click.BadParameter(f"{text!r} is below 0", param_hint="--seed")
+    return seed
 
 
 def _outcomes(campaign: Campaign) -> Iterator[Outcome]:

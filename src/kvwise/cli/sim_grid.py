@@ -71,15 +71,28 @@ def _compared(
     profile: Profile, wanted: Sequence[Cell], processes: int, report: Report
 ) -> Iterator[Compared]:
     """Every cell, in order."""
-    one = partial(compare, profile)
     if processes == 1:
         for done, cell in enumerate(wanted):
-            report(f"{done} of {len(wanted)} cells")
-            yield one(cell)
+            begun = partial(_told_after, f"{done} of {len(wanted)} cells; ", report)
+            yield compare(profile, cell, begun)
         return
-    for done, compared in enumerate(spread(one, wanted, processes), 1):
+    for done, compared in enumerate(spread(partial(_alone, profile), wanted, processes), 1):
         report(f"{done} of {len(wanted)} cells")
         yield compared
+
+
+def _told_after(start: str, report: Report, text: str) -> None:
+    """Say how far a cell is, after how far all of them are."""
+    report(start + text)
+
+
+def _alone(profile: Profile, cell: Cell) -> Compared:
+    """One cell in a process of its own, which has nothing to show."""
+    return compare(profile, cell, _silent)
+
+
+def _silent(_text: str) -> None:
+    """Show nothing."""
 
 
 def _told(profile: Profile, compared: Sequence[Compared]) -> dict[str, Any]:

@@ -127,9 +127,9 @@ def _show(accounts: Sequence[Account], bounds: Bounds, console: Console) -> None
     line("GPU for prompts", [f"{account.gpu_s:,.0f} s" for account in accounts])
     line("GPU busy", [f"{account.gpu_busy:.0%}" for account in accounts])
     line("hits", [f"{account.hit_ratio:.4f}" for account in accounts])
-    total = base.computed_tokens + sum(base.hit_tokens.values())
     for tier in ("device", *base.read_bytes):
-        shares = [account.hit_tokens.get(tier, 0) / max(1, total) for account in accounts]
+        used = [account.used_blocks.get(tier, 0) for account in accounts]
+        shares = [blocks / max(1, base.input_blocks) for blocks in used]
         line(f"  used from {tier}", [f"{share:.4f}" for share in shares])
     for tier in base.read_bytes:
         line(f"read from {tier}", [format_size(one.read_bytes[tier]) for one in accounts])

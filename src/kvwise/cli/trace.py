@@ -31,6 +31,7 @@ from kvwise.units import parse_size
 REQUESTS_MAX = 10_000_000
 REPORT_EVERY = 1_000
 SHARE_MAX = 1_000.0
+STDOUT = "-"
 
 
 class Size(TypedDict):
@@ -158,9 +159,9 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     required=True,
-    help="The file to write; compressed where it ends in .gz.",
+    help="The file to write, compressed where it ends in .gz; - is the standard output.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
 def make(
@@ -174,18 +175,28 @@ def make(
     """
     shares = _shares(kinds)
     settings = _settings(shares, changes)
+    if str(output) != STDOUT:
+        _check(output, force=size["force"])
+    requests = size["requests"]
+    rows = islice(make_rows(shares, settings, size["seed"]), requests)
+    with Terminal(Console(stderr=True)) as progress:
+        told = _told(rows, requests, progress)
+        if str(output) == STDOUT:
+            _print(told)
+            return 0
+        _write(told, output)
+        progress.done(f"{requests} requests in {output}")
+    return 0
+
+
+def _check(output: Path, *, force: bool) -> None:
+    """Refuse a file that cannot be written, or would be lost by it."""
     if output.exists() and not output.is_file():
         raise ConfigError(f"{output} is no regular file; hint: -o names a file to write")
     if not output.parent.is_dir():
         raise ConfigError(f"{output.parent} is no folder; hint: make it, or name another one")
-    if output.exists() and not size["force"]:
+    if output.exists() and not force:
         raise ConfigError(f"{output} exists; hint: --force writes over it")
-    requests = size["requests"]
-    rows = islice(make_rows(shares, settings, size["seed"]), requests)
-    with Terminal(Console(stderr=True)) as progress:
-        _write(_told(rows, requests, progress), output)
-        progress.done(f"{requests} requests in {output}")
-    return 0
 
 
 def _shares(kinds: Sequence[str]) -> dict[str, float]:
@@ -258,6 +269,12 @@ def _told(rows: Iterator[Row], total: int, progress: Terminal) -> Iterator[Row]:
         if number % REPORT_EVERY == 0:
             progress.now(f"{number} of {total} requests")
         yield row
+
+
+def _print(rows: Iterator[Row]) -> None:
+    """Write to the standard output."""
+    with os.fdopen(1, "wb", closefd=False) as stream:
+        stream.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 def _write(rows: Iterator[Row], output: Path) -> None:

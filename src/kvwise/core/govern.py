@@ -35,8 +35,9 @@ MEMORY_S_MIN = 3600.0
 """What was written in the first minutes is believed to have taken so long: a burst is no pace."""
 
 OFFERS_S_MIN = 60.0
-"""The same of what was offered. It is much shorter: whoever takes the offers of the first hour for
-few sets no price, and spends a young budget on what comes first."""
+"""The same of what was offered, with an empty bucket: whoever takes the offers of the first hour
+for few sets no price, and gives the budget to what comes first. A bucket that holds more than is
+usual can pay for a burst, so its offers count as those of the time in which that was earned."""
 
 STEP_NS = 1_000_000_000
 """Prices are set and memories age in steps of this, at least."""
@@ -238,8 +239,10 @@ class Governor:
         usual_bytes = self.burst_bytes / 2 * memory.span_s / MEMORY_S
         steer = math.exp(STEER * (self.level_bytes - usual_bytes) / self.burst_bytes)
         left = self.per_day / DAY_S * steer
+        spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
+        span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))
         for place in sorted(memory.offered_bytes, reverse=True):
-            rate = memory.offered_bytes[place] / max(memory.span_s, OFFERS_S_MIN)
+            rate = memory.offered_bytes[place] / span_s
             if rate > left:
                 price.place, price.share = place, left / rate
                 return

@@ -256,6 +256,8 @@ def test_every_token_is_accounted_for(variant: str, routing: str) -> None:
 
     assert found.computed_tokens + sum(found.hit_tokens.values()) == tape.input_tokens.sum()
     assert found.read_bytes["dram"] == loaded * PROFILE.kv_bytes_per_token
+    assert 0 < sum(found.used_blocks.values()) <= found.found_blocks
+    assert {tier: blocks * TOKENS for tier, blocks in found.used_blocks.items()} == found.hit_tokens
     assert found.hit_ratio <= bound.clairvoyant_hit_ratio
     assert len(found.ttft_s) == tape.requests
     assert min(found.ttft_s) > 0
@@ -344,6 +346,7 @@ def test_drives_last_as_their_maker_says() -> None:
     ("text", "complaint"),
     [
         ("", "missing required field `device`"),
+        ("", "begins with [device]"),
         ("engine = 1", "engine: it is a section"),
         ("[engine]\ncount = 0", "engine.count: "),
         ("[engine]\ncounts = 1", "counts"),
@@ -392,6 +395,13 @@ def test_a_wrong_stack_is_refused(tmp_path: Path, text: str, complaint: str) -> 
         read_stack(path)
     assert str(path) in str(caught.value)
     assert complaint in str(caught.value)
+
+
+def test_sizes_of_a_fleet_have_a_unit() -> None:
+    """A petabyte is one, and its binary kin too."""
+    machines = stack(dram={"size": "2PiB"}, disk={"size": "1.5PB"})
+
+    assert (machines.dram.size, machines.disk and machines.disk.size) == (2 << 50, 15 * 10**14)
 
 
 def test_a_stack_that_can_not_serve_the_trace_is_refused() -> None:

@@ -18,6 +18,7 @@ from kvwise.sim.replay.grid import (
     compare,
 )
 from kvwise.sim.replay.profile import DEFAULT, PROFILES
+from tests.sim.trace.support import quiet
 
 PROFILE = PROFILES[DEFAULT]
 OBJECT_BYTES = CHUNK_TOKENS * PROFILE.kv_bytes_per_token
@@ -27,7 +28,7 @@ OBJECT_BYTES = CHUNK_TOKENS * PROFILE.kv_bytes_per_token
 def test_a_single_client_waits_for_what_it_asks(rate: float) -> None:
     """Alone, time to first token is a read, the copy of its last part and a step; or a step."""
     prefix = 2_048
-    found = compare(PROFILE, Cell(prefix, 1, rate))
+    found = compare(PROFILE, Cell(prefix, 1, rate), quiet)
     read_s = LATENCY_S + prefix * PROFILE.kv_bytes_per_token / (rate * 1e9)
     step_s = PROFILE.step_s + PROFILE.compute_s(NEW_TOKENS, prefix)
     load_s = read_s + PROFILE.load_s(OBJECT_BYTES) + step_s
@@ -43,7 +44,7 @@ def test_a_single_client_waits_for_what_it_asks(rate: float) -> None:
 
 def test_mixing_wins_where_gpu_and_tier_are_both_busy() -> None:
     """Where loading and computing take about as long, doing both at once takes far less."""
-    found = compare(PROFILE, Cell(2_048, 16, 7.0))
+    found = compare(PROFILE, Cell(2_048, 16, 7.0), quiet)
 
     assert found.is_contended
     assert found.is_mixed
@@ -53,10 +54,13 @@ def test_mixing_wins_where_gpu_and_tier_are_both_busy() -> None:
 
 
 def test_the_same_cell_again_is_the_same() -> None:
-    """Nothing in a cell is left to chance."""
+    """Nothing in a cell is left to chance, and it is told how far it is."""
     cell = Cell(2_048, 3, 14.0)
 
-    assert compare(PROFILE, cell) == compare(PROFILE, cell)
+    told = list[str]()
+    assert compare(PROFILE, cell, told.append) == compare(PROFILE, cell, quiet)
+    assert told[0] == "2048,3,14, load: 0 of 203 requests"
+    assert told[-1] == "2048,3,14, auto: 200 of 203 requests"
 
 
 def test_every_cell_is_in_the_grid() -> None:

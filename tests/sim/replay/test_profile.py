@@ -57,6 +57,8 @@ def test_a_file_changes_some_keys(tmp_path: Path) -> None:
         ("prefill_rows = [[1, 0.1], [1, 0.2], [1, 0.3]]", "prefill_rows: three"),
         ("prefill_rows = [[1, 0.1, 3]]", "prefill_rows"),
         ("prefill_rows = 1", "prefill_rows: "),
+        ("prefill_rows = [[1, 1], [2, 1], [3, 1]]", ": prefill_rows: these times fit no law"),
+        ("prefill_rows = [[1, 1e5], [2, 2e5], [3, 3e5]]", ": prefill_rows: these times fit no law"),
         ("prefill_rows = [[1, 0.1], [2, 0.2], [3, 0.3]]\nstep_s = 1.0", "twice"),
         ("= 1", "not valid TOML"),
     ],

@@ -88,6 +88,8 @@ def test_what_cannot_be_is_refused() -> None:
         ran(trace_of([[1]], TOKENS), 15)
     with pytest.raises(TraceError, match=r"azure tells nothing of blocks.*; hint: "):
         tape_of(load(SAMPLE["azure"]))
+    with pytest.raises(TraceError, match=r"all prompts of this trace are empty.*; hint: "):
+        tape_of(trace_of([[], []]))
 
 
 CURVES = [

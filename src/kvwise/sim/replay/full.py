@@ -50,7 +50,8 @@ class Account:
     Attributes:
         ttft_s: of every request.
         found_blocks: matched on the device or in the cache, loaded or not.
-        hit_tokens: not computed, by where they came from.
+        used_blocks: of them, those that were not computed, by where they came from.
+        hit_tokens: the same in tokens.
         read_bytes, written_bytes: by tier.
         gpu_s: of all steps that computed prompts, without what decoding adds to them.
         gpu_busy: share of the engines' time in which they computed anything at all.
@@ -65,6 +66,7 @@ class Account:
     ttft_s: list[float]
     input_blocks: int
     found_blocks: int
+    used_blocks: dict[str, int]
     hit_tokens: dict[str, int]
     read_bytes: dict[str, int]
     written_bytes: dict[str, int]
@@ -273,6 +275,7 @@ class _Run:
             ttft_s=[(call.first_ns - call.arrival_ns) / NS_PER_S for call in calls],
             input_blocks=len(self._tape.path),
             found_blocks=sum(call.found_blocks for call in calls),
+            used_blocks={tier: tokens // chunk for tier, tokens in hits.items()},
             hit_tokens=dict(hits),
             read_bytes=dict(zip(names, reads, strict=True)),
             written_bytes=written,

@@ -29,6 +29,7 @@ from kvwise.sim.replay.node import Drives, Node, Pipe
 from kvwise.sim.replay.profile import Profile
 from kvwise.sim.replay.tape import keys_of
 from kvwise.sim.timeline import Timeline
+from kvwise.sim.trace.assembly import Report
 from kvwise.units import NS_PER_S
 
 PREFIX_TOKENS = (2_048, 8_192, 32_768, 131_072)
@@ -40,6 +41,7 @@ CHUNK_TOKENS = 512
 STEP_TOKENS = 8_192
 LATENCY_S = 1e-4
 REQUESTS_MIN = 200
+REPORT_EVERY = 10
 WAIT_NS = 1 << 60
 ROUNDS = 5
 BUSY = 0.7
@@ -55,6 +57,10 @@ class Cell:
     prefix_tokens: int
     clients: int
     gb_per_s: float
+
+    def told(self) -> str:
+        """The cell as it is written on the command line."""
+        return f"{self.prefix_tokens},{self.clients},{self.gb_per_s:g}"
 
 
 def cells() -> list[Cell]:
@@ -144,7 +150,7 @@ class _Loop:
 
     def __init__(self, profile: Profile, cell: Cell, plan: str) -> None:
         """All prefixes are on the tier, and the brain knows the speeds."""
-        self._cell = cell
+        self._cell, self._plan = cell, plan
         self._space = space_of(profile, CHUNK_TOKENS)
         self._warm = cell.clients
         self._total = self._warm + max(REQUESTS_MIN, ROUNDS * cell.clients)
@@ -173,12 +179,16 @@ class _Loop:
         self._asked = 0
         self.answered: list[Call] = []
 
-    def run(self) -> Outcome:
+    def run(self, report: Report) -> Outcome:
         """Ask until all is answered."""
+        told = 0
         for _ in range(self._cell.clients):
             self._ask()
         before = (0.0, 0, 0)
         while len(self.answered) < self._total and self.timeline.step():
+            if len(self.answered) >= told:
+                report(f"{self._cell.told()}, {self._plan}: {told} of {self._total} requests")
+                told += REPORT_EVERY
             if len(self.answered) <= self._warm:
                 now_ns = self.timeline.now_ns
                 before = (self.engine.busy_s, self.drives.reads.busy_ns, now_ns)
@@ -227,7 +237,7 @@ def _store(brain: Brain, space: Space, prefixes: int, chunks: int) -> bytes:
     return joined
 
 
-def compare(profile: Profile, cell: Cell) -> Compared:
+def compare(profile: Profile, cell: Cell, report: Report) -> Compared:
     """Run one cell under every policy."""
-    load, recompute, auto = (_Loop(profile, cell, plan).run() for plan in PLANS)
+    load, recompute, auto = (_Loop(profile, cell, plan).run(report) for plan in PLANS)
     return Compared(cell, load, recompute, auto)

@@ -14,7 +14,17 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from kvwise.errors import ConfigError
-from kvwise.sim.replay.settings import Bytes, Count, Rate, Seconds, read_toml, understand
+from kvwise.sim.replay.settings import (
+    SECONDS_MAX,
+    Bytes,
+    Count,
+    Rate,
+    Seconds,
+    read_toml,
+    understand,
+)
+
+TOKEN_S_MAX, PAIR_S_MAX = 10.0, 1.0
 
 Row = tuple[Count, Annotated[float, Meta(gt=0, le=1e6)]]
 """Tokens of a prompt, and the seconds its whole prefill takes."""
@@ -38,8 +48,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     kv_bytes_per_token: Bytes
     step_s: Seconds
-    token_s: Annotated[float, Meta(gt=0, le=10)]
-    pair_s: Annotated[float, Meta(ge=0, le=1)]
+    token_s: Annotated[float, Meta(gt=0, le=TOKEN_S_MAX)]
+    pair_s: Annotated[float, Meta(ge=0, le=PAIR_S_MAX)]
     decode_step_s: Seconds
     decode_token_s: Seconds
     link_bytes_per_s: Rate
@@ -58,7 +68,7 @@ def fit(rows: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     """a, b and g with the least relative errors over prefills of whole prompts; none is negative.
 
     Raises:
-        ConfigError: there are too few different lengths.
+        ConfigError: there are too few different lengths, or no machine has such times.
     """
     if len({tokens for tokens, _ in rows}) < len(("a", "b", "g")):
         raise ConfigError("prefill_rows: three prompts of different lengths are needed at least")
@@ -75,6 +85,11 @@ def fit(rows: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
             break
         used.pop(int(found.argmin()))
     fixed, token, pair = (float(weight) for weight in weights)
+    if not 0 < token <= TOKEN_S_MAX or pair > PAIR_S_MAX or fixed > SECONDS_MAX:
+        raise ConfigError(
+            "prefill_rows: these times fit no law a + b*n + g*n*n/2 whose b is above 0; "
+            "hint: seconds grow with tokens at least as fast as they do"
+        )
     return fixed, token, pair
 
 

@@ -22,10 +22,13 @@ _SIZES = ("size", "_bytes", "_bytes_per_token", "_bytes_per_s")
 
 _HINT = "hint: docs/simulator.md has an example"
 
+SECONDS_MAX = 3_600.0
+"""No step, latency or other single thing takes longer."""
+
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 60)]
 Rate = Annotated[float, Meta(ge=1, le=1e18)]
-Seconds = Annotated[float, Meta(ge=0, le=3_600)]
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, Meta(ge=0.001, le=1)]
 
 T = TypeVar("T")
@@ -38,9 +41,11 @@ def read_toml(path: Path) -> dict[str, object]:
         ConfigError: it cannot be read, or is not TOML.
     """
     try:
-        if path.stat().st_size > _FILE_BYTES_MAX:
-            raise ConfigError(f"{path} has more than {_FILE_BYTES_MAX} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise ConfigError(f"{path} has more than {_FILE_BYTES_MAX} bytes; {_HINT}")
+        return tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (RecursionError, ValueError) as error:
@@ -79,6 +84,9 @@ def _spoken(text: str) -> str:
     """What the converter says, with the key first."""
     found = re.fullmatch(r"(.*?) - at `\$\.?(.*)`", text)
     if not found:
+        missing = re.fullmatch(r"Object (missing required field `(.+)`)", text)
+        if missing:
+            return f"{missing[1]}, which is a section and begins with [{missing[2]}]"
         return text[:1].lower() + text[1:]
     said, key = found[1], found[2]
     return f"{key}: {said[:1].lower()}{said[1:]}"

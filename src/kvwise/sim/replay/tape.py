@@ -61,8 +61,13 @@ def tape_of(trace: Trace) -> Tape:
     """The columns of a trace.
 
     Raises:
-        TraceError: it tells nothing of blocks.
+        TraceError: it tells nothing of blocks, or all its prompts are empty.
     """
+    if not len(trace.parents) and not any(one.input_tokens for one in trace.requests):
+        raise TraceError(
+            "all prompts of this trace are empty, so there is nothing to keep; "
+            "hint: kvwise trace info shows what is in a trace"
+        )
     if not len(trace.parents):
         raise TraceError(
             f"a trace of the format {trace.format} tells nothing of blocks, so a cache cannot be "
