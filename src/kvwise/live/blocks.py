@@ -5,6 +5,7 @@ It copies through ordinary memory and waits where an engine would go on working.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ from kvwise.live.leases import unpack_pages
 from kvwise.live.messages import Ask, Cache, Fill, Offer, Release, Step
 
 LOOK_S = 0.0005
+
+_requests = itertools.count(1)
+"""Each call is a request of its own: the same keys again are another use of them."""
 
 
 def put(
@@ -30,7 +34,7 @@ def put(
     Returns how many were stored; the others were there already or were refused.
     """
     space = namespace.digest
-    offer = Offer(request=f"put-{keys[-8:].hex()}", space=space, parent=parent, keys=keys)
+    offer = Offer(request=f"put-{next(_requests)}", space=space, parent=parent, keys=keys)
     (grant,) = cache.step(Step(offers=[offer]))
     if not grant.lease or cache.progress(grant.lease)[1]:
         return 0
@@ -56,7 +60,7 @@ def get(cache: Cache, namespace: Namespace, keys: bytes) -> list[bytes]:
     """
     count, layout = len(keys) // KEY_BYTES, namespace.layout
     ask = Ask(
-        request=f"get-{keys[-8:].hex()}",
+        request=f"get-{next(_requests)}",
         space=namespace.digest,
         keys=keys,
         local_tokens=0,
