@@ -6,6 +6,7 @@ It copies through ordinary memory and waits where an engine would go on working.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Sequence
 
@@ -17,8 +18,12 @@ from kvwise.live.messages import Ask, Cache, Fill, Offer, Release, Step
 
 LOOK_S = 0.0005
 
-_requests = itertools.count(1)
-"""Each call is a request of its own: the same keys again are another use of them."""
+_numbers = itertools.count(1)
+
+
+def _request(verb: str) -> str:
+    """A name for each call, in a forked child too: the same keys again are another use of them."""
+    return f"{verb}-{os.getpid()}-{next(_numbers)}"
 
 
 def put(
@@ -34,7 +39,7 @@ def put(
     Returns how many were stored; the others were there already or were refused.
     """
     space = namespace.digest
-    offer = Offer(request=f"put-{next(_requests)}", space=space, parent=parent, keys=keys)
+    offer = Offer(request=_request("put"), space=space, parent=parent, keys=keys)
     (grant,) = cache.step(Step(offers=[offer]))
     if not grant.lease or cache.progress(grant.lease)[1]:
         return 0
@@ -60,7 +65,7 @@ def get(cache: Cache, namespace: Namespace, keys: bytes) -> list[bytes]:
     """
     count, layout = len(keys) // KEY_BYTES, namespace.layout
     ask = Ask(
-        request=f"get-{next(_requests)}",
+        request=_request("get"),
         space=namespace.digest,
         keys=keys,
         local_tokens=0,
