@@ -18,6 +18,7 @@ from kvwise.config import Config
 from kvwise.core.keys import chain_keys
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import Namespace
+from kvwise.errors import CacheUnavailable
 from kvwise.live.client import Client
 from kvwise.live.clock import deadline_after, seconds_until
 from kvwise.live.daemon import Daemon
@@ -162,3 +163,12 @@ def client_of(config: Config, engine: str = "engine", *, timeout_s: float = 5.0)
     client = Client(config.socket_path, engine, timeout_s=timeout_s)
     client.join(SPACE)
     return client
+
+
+def asks(client: Client) -> bool:
+    """Whether the daemon answers."""
+    try:
+        client.ask(question(prompt(1, 1)))
+    except CacheUnavailable:
+        return False
+    return True

@@ -6,7 +6,6 @@ import os
 import pty
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,20 +15,20 @@ import pytest
 
 from kvwise.config import Config, render
 from kvwise.core.keys import ROOT
-from kvwise.errors import CacheUnavailable, ConfigError
+from kvwise.errors import CacheUnavailable
 from kvwise.live.blocks import get, put
-from kvwise.live.client import PEEK_NS, RETRY_S, Client
-from kvwise.live.daemon import LOOK_S, Daemon
+from kvwise.live.client import PEEK_NS, RETRY_S
+from kvwise.live.daemon import Daemon
 from kvwise.live.leases import split_lease
 from kvwise.live.messages import (
     Fill,
     Offer,
     Step,
 )
-from kvwise.live.place import SocketPlace, safe_directory
 from tests.live.support import (
     PAGE,
     SPACE,
+    asks,
     client_of,
     eventually,
     payloads,
@@ -168,7 +167,7 @@ def test_a_frozen_daemon_costs_one_timeout(config: Config, tmp_path: Path) -> No
 
         daemon.send(signal.SIGCONT)
 
-        assert eventually(lambda: _asks(client))
+        assert eventually(lambda: asks(client))
         client.close()
 
 
@@ -189,7 +188,7 @@ def test_what_a_frozen_daemon_granted_late_is_given_back(config: Config, tmp_pat
         daemon.send(signal.SIGCONT)
 
         def is_settled() -> bool:
-            if not _asks(client):
+            if not asks(client):
                 return False
             client.step(Step())
             levels = client.status()["levels"]
@@ -197,15 +196,6 @@ def test_what_a_frozen_daemon_granted_late_is_given_back(config: Config, tmp_pat
 
         assert eventually(is_settled)
         client.close()
-
-
-def _asks(client: Client) -> bool:
-    """Whether the daemon answers."""
-    try:
-        client.ask(question(prompt(1, 1)))
-    except CacheUnavailable:
-        return False
-    return True
 
 
 @pytest.mark.pain("D4", "D6")
@@ -223,7 +213,7 @@ def test_a_killed_daemon_loses_only_memory(config: Config, tmp_path: Path) -> No
             client.ask(question(keys))
     with served(config, tmp_path) as daemon:
         assert daemon.facts["objects"] == 20
-        assert eventually(lambda: _asks(client), RETRY_S * 3)
+        assert eventually(lambda: asks(client), RETRY_S * 3)
 
         assert get(client, SPACE, keys) == payloads(keys)
 
@@ -257,7 +247,7 @@ def test_a_lease_never_survives_its_daemon(config: Config, tmp_path: Path) -> No
         (old,) = scheduler.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
         daemon.end(signal.SIGKILL)
     with served(config, tmp_path):
-        assert eventually(lambda: _asks(scheduler), RETRY_S * 3)
+        assert eventually(lambda: asks(scheduler), RETRY_S * 3)
         (new,) = scheduler.step(Step(offers=[Offer("r", SPACE.digest, ROOT, prompt(1, 2))]))
         assert split_lease(new.lease)[0] != split_lease(old.lease)[0]
         address = worker.address
@@ -277,7 +267,7 @@ def test_a_daemon_with_other_pages_is_not_used(config: Config, tmp_path: Path) -
     with served(config, tmp_path) as daemon:
         client = daemon.client(timeout_s=2.0)
         daemon.end(signal.SIGKILL)
-        assert not _asks(client)
+        assert not asks(client)
     with served(settings(tmp_path, dram_page=8192), tmp_path):
         time.sleep(RETRY_S)
         with pytest.raises(CacheUnavailable, match="restart the engine"):
@@ -335,14 +325,6 @@ def test_a_terminal_that_ends_stops_its_daemon(config: Config, tmp_path: Path) -
         os.close(theirs)
 
 
-def test_two_daemons_cannot_share_a_socket(config: Config, running: Daemon) -> None:
-    """The second one is refused, is told who is there, and the first goes on."""
-    with pytest.raises(ConfigError, match=f"pid {os.getpid()}"):
-        SocketPlace(Path(config.socket_path))
-
-    client_of(config).close()
-
-
 @pytest.mark.pain("D10")
 def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_path: Path) -> None:
     """A second daemon on the same directory refuses to start and names it."""
@@ -360,73 +342,6 @@ def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_pa
     assert str(tmp_path / "disk") in done.stderr
     assert "in use" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_stale_socket_is_reclaimed(config: Config, tmp_path: Path) -> None:
-    """A socket file that a killed daemon left does not stop the next one."""
-    with served(config, tmp_path) as daemon:
-        daemon.end(signal.SIGKILL)
-    assert Path(config.socket_path).is_socket()
-
-    with served(config, tmp_path) as daemon:
-        daemon.client().close()
-
-
-def listens(path: str) -> bool:
-    """Whether somebody answers there; a socket that is bound but not yet listened at refuses."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        return caller.connect_ex(path) == 0
-
-
-@pytest.mark.parametrize("whole", [False, True], ids=["socket", "directory"])
-def test_a_removed_socket_is_put_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool
-) -> None:
-    """Whoever removes the socket of a daemon, or its directory, sees it again, and a warning."""
-    place = tmp_path / "run"
-    place.mkdir(mode=0o700)
-    config = settings(tmp_path, serve_socket=str(place / "kvwise.sock"))
-    keys = prompt(1, 2)
-    with thread_daemon(config):
-        attached = client_of(config)
-        put(attached, SPACE, keys, payloads(keys))
-        if whole:
-            shutil.rmtree(place)
-        else:
-            Path(config.socket_path).unlink()
-        assert get(attached, SPACE, keys) == payloads(keys)
-        assert eventually(lambda: listens(config.socket_path))
-
-        newcomer = client_of(config, "newcomer")
-
-        assert get(newcomer, SPACE, keys) == payloads(keys)
-        with pytest.raises(ConfigError, match="another daemon"):
-            SocketPlace(Path(config.socket_path))
-        newcomer.close()
-        attached.close()
-    assert caplog.text.count("was removed; listening there again") == 1
-    assert not Path(config.socket_path).exists()
-
-
-def test_a_successors_socket_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After the directory was removed and another daemon took the path, neither fights for it."""
-    place = tmp_path / "run"
-    config = settings(tmp_path, serve_socket=str(place / "kvwise.sock"))
-    with thread_daemon(config):
-        attached = client_of(config)
-        shutil.rmtree(place)
-        successor = SocketPlace(Path(config.socket_path))
-        with successor.listen():
-            assert eventually(lambda: "another daemon serves" in caplog.text)
-            time.sleep(2 * LOOK_S)
-            assert successor.is_intact
-            assert _asks(attached)
-            attached.close()
-    assert successor.is_intact
-    assert caplog.text.count("another daemon serves") == 1
-    successor.close()
 
 
 def test_a_removed_cache_directory_is_a_few_lines(
@@ -449,44 +364,6 @@ def test_a_removed_cache_directory_is_a_few_lines(
         client.close()
     assert "is given up until the next start" in caplog.text
     assert len(caplog.messages) < 10
-
-
-def test_a_file_at_the_socket_path_is_not_removed(config: Config) -> None:
-    """Something that is no socket is somebody's; the daemon refuses instead of deleting it."""
-    path = Path(config.socket_path)
-    path.write_text("precious")
-    place = SocketPlace(path)
-
-    with pytest.raises(ConfigError, match="not a socket"):
-        place.listen()
-    place.close()
-
-    assert path.read_text() == "precious"
-
-
-def test_a_link_in_place_of_the_lock_is_not_followed(config: Config, tmp_path: Path) -> None:
-    """A link that somebody put where the lock file goes costs its target nothing."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    Path(f"{config.socket_path}.lock").symlink_to(victim)
-
-    with pytest.raises(ConfigError, match="cannot lock"):
-        SocketPlace(Path(config.socket_path))
-
-    assert victim.read_text() == "precious"
-
-
-@pytest.mark.pain("S2", "S3")
-def test_the_socket_belongs_to_its_user(config: Config, running: Daemon, tmp_path: Path) -> None:
-    """Mode 0600, in a directory made 0700; a directory that others may write to is refused."""
-    assert Path(config.socket_path).stat().st_mode & 0o777 == 0o600
-    made = tmp_path / "made"
-    safe_directory(made)
-    assert made.stat().st_mode & 0o777 == 0o700
-    made.chmod(0o777)
-
-    with pytest.raises(ConfigError, match="other users"):
-        safe_directory(made)
 
 
 def test_an_idle_daemon_leaves(tmp_path: Path) -> None:
