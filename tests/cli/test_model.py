@@ -74,3 +74,29 @@ def test_a_trace_in_the_memory_of_a_model(capsys: pytest.CaptureFixture[str]) ->
     code, _, err = ran(capsys, *both)
     assert code == 2
     assert "same thing" in err
+
+
+def test_loading_beside_computing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A 70B model on eight GPUs: memory is some 56 times as quick as computing, one drive 1.8."""
+    asked = ("model", "llama-3.1-70b", "--tp", "8", "--gpu", "h100-sxm", "--tokens", "8192")
+    code, out, _ = ran(capsys, *asked, "--json")
+    (length,) = json.loads(out)["loading"]["lengths"]
+
+    assert code == 0
+    assert length["speedup"]["dram-pcie5"] == pytest.approx(56, rel=0.02)
+    assert length["speedup"]["nvme-gen5"] == pytest.approx(1.8, rel=0.02)
+    code, out, _ = ran(capsys, *asked)
+    assert "56x" in out
+    assert "1.8x" in out
+
+
+def test_a_latent_is_loaded_by_every_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight GPUs that need all of it load no sooner from memory than one does."""
+    asked = ("model", "deepseek-v3", "--gpu", "h200-sxm", "--tokens", "32768", "--json")
+    compute, speedup = {}, {}
+    for ranks in ("4", "8"):
+        _, out, _ = ran(capsys, *asked, "--tp", ranks)
+        (length,) = json.loads(out)["loading"]["lengths"]
+        compute[ranks], speedup[ranks] = length["compute_s"], length["speedup"]["dram-pcie5"]
+
+    assert speedup["4"] / speedup["8"] == pytest.approx(compute["4"] / compute["8"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvwise.planner.catalogue import find_model, names, repository
+from kvwise.planner.hardware import TierPart, read_hardware
+from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
 from kvwise.planner.shapes import Model, Precision, Precisions
-from kvwise.units import format_size
+from kvwise.units import format_seconds, format_size
 
 TOKENS = (8_192, 32_768, 131_072)
 TOKENS_MAX = 1 << 30
@@ -26,6 +29,7 @@ RANKS_MAX = 4_096
 Examples:
   kvwise model
   kvwise model llama-3.1-70b --tp 8
+  kvwise model llama-3.1-70b --tp 8 --gpu h100-sxm
   kvwise model deepseek-v3 --kv fp8 --tokens 65536
   kvwise model ./my-model/config.json --json | jq .token_bytes
 """
@@ -52,6 +56,12 @@ Examples:
     show_default=True,
     help="How states of Mamba layers are kept.",
 )
+@click.option("--gpu", metavar="NAME", help="Compare loading with computing on this GPU.")
+@click.option(
+    "--hardware",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with GPUs and tiers of your own.",
+)
 @click.option(
     "--tokens",
     type=click.IntRange(1, TOKENS_MAX),
@@ -59,13 +69,15 @@ Examples:
     help="Length of a sequence to size; may be given several times.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
+def command(  # noqa: PLR0913  one parameter for each option
     name: str | None,
     tp: int,
     pp: int,
     kv: str | None,
     selector: str,
     state: str,
+    gpu: str | None,
+    hardware: Path | None,
     tokens: tuple[int, ...],
     as_json: bool,
 ) -> int:
@@ -75,18 +87,29 @@ def command(
     that keep a window or a state are told apart from those that grow with every token. Beside them
     stands what a prefill computes, attention included. A model of a kind that kvwise does not know
     is refused, never guessed at. Draft layers are not counted.
+
+    With --gpu, computing a prompt is estimated for --tp such GPUs, and compared with loading its KV
+    from each kind of tier: 3.0x means that it is there three times as soon.
     """
+    known = read_hardware(hardware)
     if name is None:
         _list(as_json)
         return 0
     model = find_model(name)
     chosen = Precision[kv.upper()] if kv else model.declared or Precision.BF16
     kept = Precisions(chosen, Precision[selector.upper()], Precision[state.upper()])
-    told = figures(model, kept, tensor=tp, pipeline=pp, tokens=tokens or TOKENS)
+    lengths = tokens or TOKENS
+    told = figures(model, kept, tensor=tp, pipeline=pp, tokens=lengths)
+    if gpu is not None:
+        prefill = Prefill(model, known.gpu(gpu), tp * pp)
+        told["loading"] = loading(prefill, model.of_rank(tp, pp), kept, known.tiers, lengths)
     if as_json:
         click.echo(json.dumps(told, indent=2))
-    else:
-        _show(model, told, Console(highlight=False))
+        return 0
+    console = Console(highlight=False)
+    _show(model, told, console)
+    if gpu is not None:
+        _show_loading(told["loading"], console)
     return 0
 
 
@@ -120,6 +143,77 @@ def figures(
             for count in tokens
         ],
     }
+
+
+def loading(
+    prefill: Prefill,
+    rank: Model,
+    kept: Precisions,
+    tiers: Mapping[str, TierPart],
+    tokens: Sequence[int],
+) -> dict[str, Any]:
+    """Computing prompts of some lengths beside loading their KV from one unit of each tier.
+
+    Where each GPU has a unit of its own, all load at once, each what `rank` holds.
+    """
+    lengths = []
+    for count in tokens:
+        whole_bytes = float(prefill.model.sequence_bytes(count, kept))
+        rank_bytes = float(rank.sequence_bytes(count, kept))
+        computed_s = prefill.seconds(count)
+        sizes = {name: rank_bytes if one.per_gpu else whole_bytes for name, one in tiers.items()}
+        lengths.append(
+            {
+                "tokens": count,
+                "compute_s": computed_s,
+                "break_even_gb_per_s": whole_bytes / computed_s / 1e9,
+                "speedup": {
+                    name: computed_s / tier.load_s(sizes[name]) for name, tier in tiers.items()
+                },
+            }
+        )
+    origin = prefill.gpu.origin
+    return {
+        "gpu": prefill.gpu.name,
+        "gpus": prefill.ranks,
+        "estimate": "roofline",
+        "error_median": ERROR_MEDIAN,
+        "error_most": ERROR_MOST,
+        "gpu_as_of": origin.as_of,
+        "gpu_mark": origin.mark,
+        "tiers": {
+            name: {"about": tier.about, "mark": tier.origin.mark, "as_of": tier.origin.as_of}
+            for name, tier in tiers.items()
+        },
+        "lengths": lengths,
+    }
+
+
+def _show_loading(told: dict[str, Any], console: Console) -> None:
+    """How much sooner KV is there than it is computed, for each length and tier."""
+    lengths = told["lengths"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for one in lengths:
+        table.add_column(f"{one['tokens']:,} tokens", justify="right", no_wrap=True)
+    table.add_row("computing", *(format_seconds(one["compute_s"]) for one in lengths))
+    break_even = (f"{one['break_even_gb_per_s']:.3g} GB/s" for one in lengths)
+    table.add_row("loading must reach", *break_even)
+    for name in told["tiers"]:
+        table.add_row(name, *(_times(one["speedup"][name]) for one in lengths))
+    console.print(f"\nOn {told['gpus']} x {told['gpu']}, one prompt at a time:\n")
+    console.print(table)
+    console.print(
+        f"\nComputing is estimated, by {told['error_median']:.0%} wrong in the middle and by "
+        f"{told['error_most']:.0%} at worst where it could be checked. 3x means that a prompt is "
+        "there three times as soon from one such tier as by computing it; below 1x the cache is "
+        "the slower way. Under load both wait: 'kvwise sim' says more.",
+        soft_wrap=True,
+    )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
 
 
 def _number(value: Fraction) -> int | float:

@@ -19,6 +19,9 @@ from kvwise.planner.shapes import Kind, Layer, Model, Precision
 NESTED = ("text_config", "llm_config")
 """Where models for more than text keep the part that has KV."""
 
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+"""Where a configuration says to how many experts a token is sent."""
+
 CONFIG_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -72,6 +75,7 @@ def model_of(name: str, values: object) -> Model:
         context_tokens=fields.number("max_position_embeddings", 0),
         declared=_declared(values, inner),
         work=work_of(family, fields, layers),
+        has_experts=any(fields.get(field) for field in CHOSEN),
     )
 
 
