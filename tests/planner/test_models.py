@@ -68,13 +68,11 @@ def published(name: str) -> Path:
 def test_the_bytes_of_known_models(name: str) -> None:
     """Each structure of KV comes out to the byte: for a token, beside, and for a long sequence."""
     model = find_model(name)
-    told = (
-        model.token_bytes(KEPT),
-        model.fixed_bytes(KEPT),
-        model.sequence_bytes(131_072, KEPT),
-    )
+    token_bytes, fixed_bytes, long_bytes = TABLE[name]
 
-    assert told == TABLE[name]
+    assert model.token_bytes(KEPT) == token_bytes
+    assert model.fixed_bytes(KEPT) == fixed_bytes
+    assert model.sequence_bytes(131_072, KEPT) == long_bytes
 
 
 def test_every_row_of_the_published_table() -> None:
@@ -295,7 +293,7 @@ def test_any_field_may_be_anything(name: str, data: st.DataObject) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     """A missing, broken or foreign file is an error that names it; a folder means its config."""
-    with pytest.raises(ConfigError, match="no model 'lama-3.1-8b' here.*llama-3.1-8b"):
+    with pytest.raises(ConfigError, match=r"no model 'lama-3.1-8b' here.*llama-3.1-8b"):
         find_model("lama-3.1-8b")
     broken = tmp_path / "broken.json"
     broken.write_text("{")
@@ -313,7 +311,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             }
         )
     )
-    assert find_model(str(tmp_path)).token_bytes(KEPT) == 3 * 2 * 32 * 2
+    model = find_model(str(tmp_path))
+    assert model.token_bytes(KEPT) == 3 * 2 * 32 * 2
+    assert (model.work, "intermediate_size is missing" in model.why_no_work) == ((), True)
 
 
 def test_families_are_all_read() -> None:

@@ -15,7 +15,7 @@ from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_one_shot import one_shot
 from kvwise.bench.engine_prompts import LEAST_TOKENS, Prompts
 from kvwise.bench.engine_rig import Rig, prepared
-from kvwise.bench.engine_tax import Plan, Start, cold_start, cold_tax
+from kvwise.bench.engine_tax import Plan, Ready, Start, cold_start, cold_tax
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.errors import CacheUnavailable, EngineError
@@ -81,7 +81,7 @@ class EngineBenchOptions:
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = 2 * self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
+        prompts = 2 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         needed += self.one_shot * LEAST_TOKENS * _TOKEN_BYTES
         return max(GIB, needed)
@@ -102,7 +102,7 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
         for number in range(1, options.starts):
             progress.done(f"start {number} of {options.starts}")
             with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
-                earlier.append(cold_start(rig, *_ready(rig, options, number)))
+                earlier.append(cold_start(rig, _ready(rig, options, number)))
         with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
             facts |= {"engine": f"vLLM {chat.version(rig.bare.port)}", "engine_cores": rig.cores}
             rows = _measure(rig, options, earlier)
@@ -119,7 +119,7 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
     )
 
 
-def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> tuple[Plan, Prompts, Load, Load]:
+def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> Ready:
     """Both engines warm, with prompts that no other start has."""
     plan = Plan(
         requests=options.requests,
@@ -139,7 +139,7 @@ def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> tuple[Plan, Pro
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
-    return plan, prompts, bare, cached
+    return Ready(plan, prompts, bare, cached)
 
 
 def _counter(load: Load) -> Callable[[list[chat.Message]], int]:
@@ -149,8 +149,9 @@ def _counter(load: Load) -> Callable[[list[chat.Message]], int]:
 
 def _measure(rig: Rig, options: EngineBenchOptions, earlier: list[Start]) -> list[Row]:
     """Every row; cold requests of earlier starts are among them."""
-    plan, prompts, bare, cached = _ready(rig, options, 0)
-    cold = cold_tax(rig, plan, prompts, bare, cached, earlier)
+    ready = _ready(rig, options, 0)
+    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
+    cold = cold_tax(rig, ready, earlier)
     computed_ms = cold[0]["base_ttft_ms"]["median"]
     found = [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
     short = Prompts(_counter(cached), LEAST_TOKENS, options.seed + 1)

@@ -61,6 +61,20 @@ class Plan:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is asked of two engines that are warm, and how.
+
+    Attributes:
+        bare, cached: the engine without kvwise, and the one with it.
+    """
+
+    plan: Plan
+    prompts: Prompts
+    bare: Load
+    cached: Load
+
+
 @dataclass(slots=True)
 class _Side:
     """What one engine did, told these hints."""
@@ -87,27 +101,20 @@ class Start:
     base_bursts: list[Burst]
 
 
-def cold_start(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> Start:
+def cold_start(rig: Rig, ready: Ready) -> Start:
     """Measure cold requests in one start of both engines, and nothing else.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
-    _requests(rig, plan, prompts, without, with_)
-    _bursts(rig, plan, prompts, without, with_)
+    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, ready.cached)
+    _requests(rig, ready.plan, ready.prompts, without, with_)
+    _bursts(rig, ready.plan, ready.prompts, without, with_)
     return _start(without, with_)
 
 
-def cold_tax(
-    rig: Rig,
-    plan: Plan,
-    prompts: Prompts,
-    bare: Load,
-    cached: Load,
-    earlier: Sequence[Start] = (),
-) -> list[Row]:
+def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]:
     """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
 
     The first of them holds what `earlier` starts of both engines came to as well.
@@ -116,7 +123,8 @@ def cold_tax(
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
+    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
+    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, cached)
     alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
     others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
     _requests(rig, plan, prompts, without, with_)
@@ -125,6 +133,7 @@ def cold_tax(
     _requests(rig, plan, prompts, alone, storing)
     stored_tokens = cached.stored_tokens() - before
     drain_s = _bursts(rig, plan, prompts, without, with_)
+    _bursts(rig, plan, prompts, alone, storing)
     waited = [one.waited_ms / one.request_ms for one in without.requests]
     starts = [*earlier, _start(without, with_)]
     tax: Row = {
@@ -144,6 +153,7 @@ def cold_tax(
         "path": "store_tax",
         "against": "the same engine, told to leave a request alone",
         **request_columns(storing.requests, _means(alone.requests, 1)),
+        **burst_columns(storing.bursts, _means(alone.bursts, 1)),
         "stored_tokens_per_request": round(stored_tokens / plan.requests),
     }
     control: Row = {
@@ -199,7 +209,7 @@ def _bursts(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -
         rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
         burst = [prompts.next() for _ in range(plan.burst_requests)]
         rig.only(side.engine)
-        side.bursts.append(side.load.burst(burst, plan.at_a_time))
+        side.bursts.append(side.load.burst(burst, plan.at_a_time, side.hints))
         if side is other:
             drains_s.append(rig.settle())
     return median(drains_s)

@@ -276,7 +276,7 @@ def _show(model: Model, told: dict[str, Any], console: Console) -> None:
         table.add_row(what, *sizes, _flops(flops))
     console.print(table)
     if told["token_flops"] is None:
-        console.print(f"\nWhat computing takes is not known for models of kind {told['family']}.")
+        console.print(f"\n{escape(model.why_no_work)}", soft_wrap=True)
     if told["snapshot_bytes"]:
         console.print(
             f"\nA kept prefix needs a snapshot of the state, {format_size(told['snapshot_bytes'])}:"

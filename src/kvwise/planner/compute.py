@@ -77,7 +77,10 @@ def _state(fields: Fields) -> int:
         return hidden * (into + heads * dim) + 2 * heads * dim * state
     if fields.get("linear_attn_config") is not None:
         linear = fields.inner("linear_attn_config")
-        wide, dim = linear.number("num_heads") * linear.number("head_dim"), linear.number("head_dim")
+        wide, dim = (
+            linear.number("num_heads") * linear.number("head_dim"),
+            linear.number("head_dim"),
+        )
         return hidden * wide * 5 + 3 * wide * dim
     keys = fields.number("linear_num_key_heads") * fields.number("linear_key_head_dim")
     values = fields.number("linear_num_value_heads") * fields.number("linear_value_head_dim")
@@ -95,9 +98,17 @@ def _gated(fields: Fields, width: str) -> int:
 
 
 def _experts(
-    fields: Fields, width: str, chosen: str, among: str, *, shared: int = 0, hidden: int = 0
+    fields: Fields, names: tuple[str, str, str], *, shared: int = 0, hidden: int = 0
 ) -> int:
-    """Weights that a token passes: its experts, the router, and what all tokens share."""
+    """Weights that a token passes: its experts, the router, and what all tokens share.
+
+    Args:
+        fields: of the model.
+        names: of the fields with an expert's width, how many are chosen, and among how many.
+        shared: width of what all tokens pass beside them.
+        hidden: the experts' own hidden size; 0 for the model's.
+    """
+    width, chosen, among = names
     outer = fields.number("hidden_size")
     inner = hidden or outer
     routed = 3 * inner * fields.number(width) * fields.number(chosen)
@@ -109,7 +120,7 @@ def _dense(fields: Fields, count: int) -> list[int]:
 
 
 def _mixtral(fields: Fields, count: int) -> list[int]:
-    one = _experts(fields, "intermediate_size", "num_experts_per_tok", "num_local_experts")
+    one = _experts(fields, ("intermediate_size", "num_experts_per_tok", "num_local_experts"))
     return [one] * count
 
 
@@ -121,21 +132,21 @@ def _qwen(fields: Fields, count: int) -> list[int]:
     if not isinstance(shared, int):
         raise fields.error("shared_expert_intermediate_size is not a number")
     width = ("moe_intermediate_size", "num_experts_per_tok", "num_experts")
-    return [_experts(fields, *width, shared=shared)] * count
+    return [_experts(fields, width, shared=shared)] * count
 
 
 def _deepseek(fields: Fields, count: int) -> list[int]:
     """Dense layers first, then experts with some that all tokens share."""
     shared = fields.number("moe_intermediate_size") * fields.number("n_shared_experts", 0)
     width = ("moe_intermediate_size", "num_experts_per_tok", "n_routed_experts")
-    experts = _experts(fields, *width, shared=shared)
+    experts = _experts(fields, width, shared=shared)
     first = fields.number("first_k_dense_replace", 0, most=count)
     return [_gated(fields, "intermediate_size")] * first + [experts] * (count - first)
 
 
 def _step(fields: Fields, count: int) -> list[int]:
     width = ("moe_intermediate_size", "num_experts_per_tok", "num_experts")
-    experts = _experts(fields, *width, shared=fields.number("share_expert_dim"))
+    experts = _experts(fields, width, shared=fields.number("share_expert_dim"))
     first = fields.number("first_k_dense_replace", 0, most=count)
     return [_gated(fields, "intermediate_size")] * first + [experts] * (count - first)
 
@@ -143,22 +154,22 @@ def _step(fields: Fields, count: int) -> list[int]:
 def _minimax_m3(fields: Fields, count: int) -> list[int]:
     width = ("intermediate_size", "num_experts_per_tok", "num_local_experts")
     shared = fields.number("shared_intermediate_size") * fields.number("n_shared_experts")
-    experts = _experts(fields, *width, shared=shared)
+    experts = _experts(fields, width, shared=shared)
     dense = _gated(fields, "dense_intermediate_size")
     sparse = fields.inner("sparse_attention_config").names("sparse_attention_freq")
     return [experts if is_sparse else dense for is_sparse in sparse[:count]]
 
 
-def _mimo_v2(fields: Fields, count: int) -> list[int]:
+def _mimo_flash(fields: Fields, count: int) -> list[int]:
     width = ("moe_intermediate_size", "num_experts_per_tok", "n_routed_experts")
-    experts, dense = _experts(fields, *width), _gated(fields, "intermediate_size")
+    experts, dense = _experts(fields, width), _gated(fields, "intermediate_size")
     return [experts if routed else dense for routed in fields.names("moe_layer_freq")[:count]]
 
 
 def _llama4(fields: Fields, count: int) -> list[int]:
     """Experts on every so many layers, beside one that all tokens share; dense ones are wider."""
     width = ("intermediate_size", "num_experts_per_tok", "num_local_experts")
-    experts = _experts(fields, *width, shared=fields.number("intermediate_size"))
+    experts = _experts(fields, width, shared=fields.number("intermediate_size"))
     every, dense = fields.number("interleave_moe_layer_step"), "intermediate_size_mlp"
     return [_gated(fields, dense) if (at + 1) % every else experts for at in range(count)]
 
@@ -168,7 +179,8 @@ def _gemma4(fields: Fields, count: int) -> list[int]:
     dense = _gated(fields, "intermediate_size")
     if not fields.get("enable_moe_block"):
         return [dense] * count
-    return [dense + _experts(fields, "moe_intermediate_size", "top_k_experts", "num_experts")] * count
+    width = ("moe_intermediate_size", "top_k_experts", "num_experts")
+    return [dense + _experts(fields, width)] * count
 
 
 def _kimi_linear(fields: Fields, count: int) -> list[int]:
@@ -176,7 +188,7 @@ def _kimi_linear(fields: Fields, count: int) -> list[int]:
     hidden, inner = fields.number("hidden_size"), fields.number("routed_expert_hidden_size")
     shared = fields.number("moe_intermediate_size") * fields.number("num_shared_experts")
     width = ("moe_intermediate_size", "num_experts_per_token", "num_experts")
-    experts = _experts(fields, *width, shared=shared, hidden=inner) + 2 * hidden * inner
+    experts = _experts(fields, width, shared=shared, hidden=inner) + 2 * hidden * inner
     first = fields.number("first_k_dense_replace", 0, most=count)
     return [_gated(fields, "intermediate_size")] * first + [experts] * (count - first)
 
@@ -184,7 +196,8 @@ def _kimi_linear(fields: Fields, count: int) -> list[int]:
 def _nemotron_h(fields: Fields, count: int) -> list[int]:
     """Two matrices, not three; experts may have a hidden size of their own."""
     hidden = fields.number("hidden_size")
-    kinds = fields.get("hybrid_override_pattern") or fields.names("layers_block_type")
+    pattern = fields.get("hybrid_override_pattern")
+    kinds = list(pattern) if isinstance(pattern, str) else fields.names("layers_block_type")
     dense = 2 * hidden * fields.number("intermediate_size")
     experts = 0
     if fields.get("n_routed_experts") is not None:
@@ -232,7 +245,7 @@ FORWARD: Mapping[str, Callable[[Fields, int], list[int]]] = {
     "gemma4_text": _gemma4,
     "kimi_linear": _kimi_linear,
     "llama4_text": _llama4,
-    "mimo_v2_flash": _mimo_v2,
+    "mimo_v2_flash": _mimo_flash,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
     "step3p7": _step,

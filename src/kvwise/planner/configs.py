@@ -15,6 +15,7 @@ from kvwise.errors import ConfigError
 from kvwise.planner.compute import work_of
 from kvwise.planner.fields import LAYERS_MAX, Fields
 from kvwise.planner.shapes import Kind, Layer, Model, Precision
+from kvwise.planner.work import Work
 
 NESTED = ("text_config", "llm_config")
 """Where models for more than text keep the part that has KV."""
@@ -64,6 +65,7 @@ def model_of(name: str, values: object) -> Model:
     layers = reader(fields)
     if not 1 <= len(layers) <= LAYERS_MAX:
         raise fields.error(f"{len(layers)} layers cannot be")
+    work, why_no_work = _work(family, fields, layers)
     return Model(
         name=name,
         family=family,
@@ -74,9 +76,19 @@ def model_of(name: str, values: object) -> Model:
         hidden=fields.number("hidden_size"),
         context_tokens=fields.number("max_position_embeddings", 0),
         declared=_declared(values, inner),
-        work=work_of(family, fields, layers),
+        work=work,
+        why_no_work=why_no_work,
         has_experts=any(fields.get(field) for field in CHOSEN),
     )
+
+
+def _work(family: str, fields: Fields, layers: list[Layer]) -> tuple[tuple[Work, ...], str]:
+    """The work of each layer, or why it is not known: that is no reason to refuse a model."""
+    try:
+        work = work_of(family, fields, layers)
+    except ConfigError as error:
+        return (), str(error)
+    return work, "" if work else f"{fields.name}: what computing takes is not known of {family}"
 
 
 def _declared(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> Precision | None:
@@ -127,7 +139,7 @@ def _window(fields: Fields) -> Layer:
     )
 
 
-def _by_type(fields: Fields, types: Mapping[str, Layer], names: list[Any]) -> list[Layer]:
+def _by_type(fields: Fields, types: Mapping[Any, Layer], names: list[Any]) -> list[Layer]:
     """A layer for each name of its type.
 
     Raises:
@@ -204,7 +216,7 @@ def _llama4(fields: Fields) -> list[Layer]:
     return [_full(fields) if (at + 1) % 4 == 0 else chunked for at in range(count)]
 
 
-def _mimo_v2(fields: Fields) -> list[Layer]:
+def _mimo_flash(fields: Fields) -> list[Layer]:
     """K and V of different width; `hybrid_layer_pattern` has a one for each layer with a window."""
     full = Layer(
         Kind.FULL,
@@ -226,15 +238,13 @@ def _latent(fields: Fields) -> list[Layer]:
     plain = Layer(Kind.LATENT, head_elements=elements)
     if fields.get("index_head_dim") is None:
         return [plain] * fields.layers()
-    full = Layer(
-        Kind.LATENT, head_elements=elements, selector_dim=fields.number("index_head_dim")
-    )
+    full = Layer(Kind.LATENT, head_elements=elements, selector_dim=fields.number("index_head_dim"))
     if fields.get("indexer_types") is None:
         return [full] * fields.layers()
     return _by_type(fields, {"full": full, "shared": plain}, fields.names("indexer_types"))
 
 
-def _deepseek_v4(fields: Fields) -> list[Layer]:
+def _compressed(fields: Fields) -> list[Layer]:
     """A window, and one vector for every `compress_ratios` tokens; 4 brings selector keys in FP4.
 
     The compressor of a layer keeps, in FP32, two vectors for each token that it has not written
@@ -352,13 +362,13 @@ FAMILIES: Mapping[str, Callable[[Fields], list[Layer]]] = {
     ),
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2"), _latent),
     **dict.fromkeys(("gpt_oss", "step3p7"), _alternating),
-    **dict.fromkeys(("deepseek_ref", "deepseek_v4"), _deepseek_v4),
+    **dict.fromkeys(("deepseek_ref", "deepseek_v4"), _compressed),
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), _minimax_m3),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _qwen_hybrid),
     "gemma4_text": _gemma4,
     "kimi_linear": _kimi_linear,
     "llama4_text": _llama4,
-    "mimo_v2_flash": _mimo_v2,
+    "mimo_v2_flash": _mimo_flash,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
 }

@@ -1,4 +1,4 @@
-"""The fields of a model's configuration, read so that what is missing or wrong is named."""
+"""The fields of a model's configuration. What is missing or wrong is named; nothing is computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fields:
         self.name = name
         self._values = values
 
-    def get(self, field: str) -> Any:
+    def get(self, field: str) -> object:
         """A field as it is, None where it is missing."""
         return self._values.get(field)
 

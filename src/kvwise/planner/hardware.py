@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kvwise.errors import ConfigError
 
@@ -78,6 +78,9 @@ class TierPart:
         return self.latency_us / 1e6 + size_bytes / (self.read_gb_per_s * 1e9)
 
 
+Part = TypeVar("Part", Gpu, TierPart)
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """Everything that is known, by name."""
@@ -105,10 +108,15 @@ def read_hardware(path: Path | None = None) -> Hardware:
         ConfigError: the file cannot be read, or an entry is wrong; the message names it.
     """
     text = resources.files("kvwise.planner").joinpath("hardware.toml").read_text("utf-8")
-    gpus, tiers = _entries("hardware.toml", tomllib.loads(text))
+    sources = {"hardware.toml": tomllib.loads(text)}
     if path is not None:
-        own_gpus, own_tiers = _entries(str(path), _own(path))
-        gpus, tiers = gpus | own_gpus, tiers | own_tiers
+        sources[str(path)] = _own(path)
+    gpus: dict[str, Gpu] = {}
+    tiers: dict[str, TierPart] = {}
+    for where, values in sources.items():
+        _check(where, values)
+        gpus |= _entries(where, "gpu", Gpu, values)
+        tiers |= _entries(where, "tier", TierPart, values)
     return Hardware(gpus, tiers)
 
 
@@ -124,27 +132,28 @@ def _own(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from error
 
 
-def _entries(where: str, values: dict[str, Any]) -> tuple[dict[str, Gpu], dict[str, TierPart]]:
-    """GPUs and tiers of a file."""
+def _check(where: str, values: dict[str, Any]) -> None:
+    """Refuse a file that has other things."""
     foreign = set(values) - {"gpu", "tier"}
     if foreign:
-        raise ConfigError(f"{where}: there is no {sorted(foreign)[0]!r}; hint: write gpu or tier")
-    found: list[dict[str, Any]] = []
-    for kind, make in (("gpu", Gpu), ("tier", TierPart)):
-        table = values.get(kind, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{where}: {kind} is no table")
-        entries = {}
-        for name, entry in table.items():
-            at = f"{where}: {kind}.{name}"
-            if not isinstance(entry, dict):
-                raise ConfigError(f"{at} is no table")
-            entries[name.lower()] = _entry(at, make, name.lower(), dict(entry))
-        found.append(entries)
-    return found[0], found[1]
+        raise ConfigError(f"{where}: there is no {min(foreign)!r}; hint: write gpu or tier")
 
 
-def _entry(at: str, make: type[Gpu] | type[TierPart], name: str, entry: dict[str, Any]) -> Any:
+def _entries(where: str, kind: str, make: type[Part], values: dict[str, Any]) -> dict[str, Part]:
+    """GPUs or tiers of a file."""
+    table = values.get(kind, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: {kind} is no table")
+    found = {}
+    for name, entry in table.items():
+        at = f"{where}: {kind}.{name}"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{at} is no table")
+        found[name.lower()] = _entry(at, make, name.lower(), dict(entry))
+    return found
+
+
+def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
     """One entry, checked."""
     told = [entry.pop(field, "") for field in ("as_of", "source", "mark")]
     origin = Origin(str(told[0]), str(told[1]), str(told[2]) or "assumed")
@@ -171,4 +180,4 @@ def _fits(value: object, field: Field[Any]) -> bool:
         return isinstance(value, str)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return (0 < value if field.default is MISSING else 0 <= value) and value <= RATE_MAX
+    return (value > 0 if field.default is MISSING else value >= 0) and value <= RATE_MAX

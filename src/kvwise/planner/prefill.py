@@ -47,10 +47,7 @@ class Prefill:
     def __post_init__(self) -> None:
         """Refuse what has no estimate."""
         if not self.model.work:
-            raise ConfigError(
-                f"{self.model.name}: what computing takes is not known for models of kind "
-                f"{self.model.family}; hint: leave out --gpu"
-            )
+            raise ConfigError(f"{self.model.why_no_work}; hint: leave out --gpu")
         if not self.gpu.bf16_tflops:
             raise ConfigError(f"{self.gpu.name} has no bf16_tflops")
 

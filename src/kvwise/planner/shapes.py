@@ -168,6 +168,7 @@ class Model:
         context_tokens: longest sequence it was made for; 0 if it does not say.
         declared: the precision that its configuration asks to keep KV in, if it does.
         work: the work of each layer; none where it is not known.
+        why_no_work: why it is not known.
         has_experts: whether tokens are sent to some of many experts.
     """
 
@@ -181,6 +182,7 @@ class Model:
     context_tokens: int = 0
     declared: Precision | None = None
     work: tuple[Work, ...] = ()
+    why_no_work: str = ""
     has_experts: bool = False
 
     def token_bytes(self, kept: Precisions) -> Fraction:
