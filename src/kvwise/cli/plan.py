@@ -32,6 +32,8 @@ from kvwise.units import parse_size
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 STYLES = {Verdict.YES: "bold green", Verdict.HAVE: "green", Verdict.NO: "bold", Verdict.MAYBE: ""}
 DRAM_TIER = "dram-pcie5"
+BUSY = 0.7
+"""Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
 
 class Said(Reading):
@@ -85,7 +87,7 @@ Examples:
 @click.option(
     "--hosts",
     type=click.IntRange(1, 10_000),
-    help="Hosts that are alike.  [default: as many as can compute the trace]",
+    help="Hosts that are alike.  [default: so many that prefill alone keeps them 70 % busy]",
 )
 @click.option(
     "--dram", metavar="SIZE", default="1TB", show_default=True, help="Memory for KV, each host."
@@ -149,7 +151,7 @@ def _site(model: Model, kept: Precisions, known: Hardware, said: Said, demand: D
         gpus=said["tp"],
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
         weight_bytes=WEIGHT_BYTES[said["weights"]],
-        hosts=said["hosts"] or max(1, ceil(demand.engines)),
+        hosts=said["hosts"] or max(1, ceil(demand.engines / BUSY)),
         dram=known.tiers[DRAM_TIER],
         dram_bytes=_bytes("--dram", said["dram"]),
         drive=drive,
