@@ -37,7 +37,7 @@ def test_a_verdict_for_each_level(chats: Path, capsys: pytest.CaptureFixture[str
     told = json.loads(text)
     assert code == 0
     named = [one["boundary"] for one in told["decisions"]]
-    assert named == ["reuse", "quantise", "hbm", "dram", "nvme", "compression"]
+    assert named == ["reuse", "quantise", "hbm", "dram", "nvme", "shared", "compression", "router"]
     assert all(name in out for name in named)
     assert told["token_bytes"] == 131_072
     assert told["hosts"] >= 1

@@ -113,7 +113,8 @@ def command(
 
     Reuse first: prompts that never come back need no cache. Then what half the bytes would bring,
     what the engine's own cache hits already, what the host's memory adds, and only then drives:
-    whether loading from them is quicker than computing, and how long they live.
+    whether loading from them is quicker than computing, and how long they live. Last what a shared
+    tier, a codec and a router add.
 
     Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
     are for 'kvwise sim --stack'.
@@ -129,8 +130,8 @@ def command(
         if not reuse.input_blocks:
             raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
         demand = Demand(trace, reuse, prefill)
-    site = _site(model, Precisions(chosen), known, said, demand)
-    decisions = advise(site, demand)
+        site = _site(model, Precisions(chosen), known, said, demand)
+        decisions = advise(site, demand, progress.now)
     told = _told(site, demand, prefill, decisions)
     if as_json:
         click.echo(json.dumps(told, indent=2))
@@ -224,7 +225,7 @@ def _show(told: dict[str, Any], decisions: Sequence[Decision], console: Console)
     console.print(
         escape(
             f"{told['model']}, KV in {told['kv']} ({told['token_bytes']:,.0f} bytes a token), "
-            f"{told['hosts']} hosts of {gpus}"
+            f"{told['hosts']} {'host' if told['hosts'] == 1 else 'hosts'} of {gpus}"
         ),
         soft_wrap=True,
     )
