@@ -238,6 +238,25 @@ def test_the_weights_that_a_token_passes(name: str, billions: float) -> None:
     assert find_model(name).token_flops() / 2e9 == pytest.approx(billions, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3.1-405b", 405.85),
+        ("deepseek-v3", 671.0),
+        ("kimi-k2", 1026.4),
+        ("gpt-oss-120b", 116.8),
+        ("qwen3-235b-a22b", 235.1),
+        ("qwen3-coder-480b-a35b", 480.2),
+        ("mixtral-8x22b", 140.6),
+        ("nemotron-3-ultra-550b-a55b", 550.0),
+        ("qwen3.5-397b-a17b", 397.0),
+    ],
+)
+def test_the_weights_of_a_whole_model(name: str, billions: float) -> None:
+    """With all experts and embeddings they are as many as are published."""
+    assert find_model(name).weights / 1e9 == pytest.approx(billions, rel=0.002)
+
+
 def test_attention_costs_what_it_attends_to() -> None:
     """Every pair of tokens once, at most a window of them, and all of them to select some."""
     assert pairs(0, 100) == 5_000

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvwise.codecs.base import BLOCK_BYTES, Buffers, scratch, total_bytes
+from kvwise.codecs.elements import Kind
 from kvwise.errors import FrameError
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 Mode = Literal["fixed", "dense"]
 
 VERSION = 1
-BF16 = 0
+NUMBERS = {Kind.BF16: 0}
+"""Number of each kind in headers."""
+
 SEGMENT_BITS = 14
 """Log2 of elements in a segment: 32 KiB of BF16, which stay in the nearest cache."""
 
@@ -90,7 +93,7 @@ class Exponent:
         if end + left.size + BLOCK_BYTES > size_bytes:
             return payload
         room[end : end + left.size] = left
-        header = _HEADER.pack(VERSION, BF16, SEGMENT_BITS, 0, 0, size_bytes)
+        header = _HEADER.pack(VERSION, NUMBERS[Kind.BF16], SEGMENT_BITS, 0, 0, size_bytes)
         room[: _HEADER.size] = np.frombuffer(header, dtype=np.uint8)
         return [room[: end + left.size].data]
 
@@ -144,7 +147,7 @@ def _segment_of(room: NDArray[np.uint8], size_bytes: int) -> int:
     if room.size < _HEADER.size:
         raise FrameError(f"{room.size} bytes are too few for a header")
     version, kind, bits, *zeros, size = _HEADER.unpack(room[: _HEADER.size].tobytes())
-    known = (version, kind) == (VERSION, BF16) and not any(zeros)
+    known = (version, kind) == (VERSION, NUMBERS[Kind.BF16]) and not any(zeros)
     if not known or not _SEGMENT_BITS_MIN <= bits <= _SEGMENT_BITS_MAX:
         raise FrameError("no header of the exponent codec, or one of a version to come")
     if size != size_bytes:

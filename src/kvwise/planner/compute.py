@@ -15,6 +15,15 @@ from kvwise.planner.shapes import Kind, Layer
 from kvwise.planner.work import Work
 from kvwise.units import round_up
 
+EXPERTS = (
+    ("num_experts_per_tok", "num_local_experts"),
+    ("num_experts_per_tok", "num_experts"),
+    ("num_experts_per_tok", "n_routed_experts"),
+    ("num_experts_per_token", "num_experts"),
+    ("top_k_experts", "num_experts"),
+)
+"""Fields that say how many experts a token is sent to, and among how many."""
+
 
 def work_of(family: str, fields: Fields, layers: Sequence[Layer]) -> tuple[Work, ...]:
     """The work of each layer; nothing for a family whose work is not known.
@@ -29,6 +38,21 @@ def work_of(family: str, fields: Fields, layers: Sequence[Layer]) -> tuple[Work,
     if len(passed) != len(layers):
         raise ConfigError(f"{fields.name}: {len(passed)} feed-forward parts, {len(layers)} layers")
     return tuple(_work(fields, *pair) for pair in zip(layers, passed, strict=True))
+
+
+def all_weights(family: str, fields: Fields, layers: Sequence[Layer]) -> int:
+    """Weights of the whole model, its embeddings and all experts included; 0 if not known.
+
+    Raises:
+        ConfigError: a field that it needs is missing.
+    """
+    every = {chosen: fields.get(among) for chosen, among in EXPERTS if fields.get(among)}
+    work = work_of(family, fields.changed(every), layers)
+    if not work:
+        return 0
+    embedded = fields.number("vocab_size") * fields.number("hidden_size")
+    both = 1 if fields.get("tie_word_embeddings") else 2
+    return sum(one.weights for one in work) + both * embedded
 
 
 # --- attention and states ---

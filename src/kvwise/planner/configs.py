@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvwise.errors import ConfigError
-from kvwise.planner.compute import work_of
+from kvwise.planner.compute import all_weights, work_of
 from kvwise.planner.fields import LAYERS_MAX, Fields
 from kvwise.planner.shapes import Kind, Layer, Model, Precision
 from kvwise.planner.work import Work
@@ -78,6 +78,7 @@ def model_of(name: str, values: object) -> Model:
         declared=_declared(values, inner),
         work=work,
         why_no_work=why_no_work,
+        weights=_weights(family, fields, layers),
         has_experts=any(fields.get(field) for field in CHOSEN),
     )
 
@@ -89,6 +90,14 @@ def _work(family: str, fields: Fields, layers: list[Layer]) -> tuple[tuple[Work,
     except ConfigError as error:
         return (), str(error)
     return work, "" if work else f"{fields.name}: what computing takes is not known of {family}"
+
+
+def _weights(family: str, fields: Fields, layers: list[Layer]) -> int:
+    """Weights of the whole model; 0 where they are not known."""
+    try:
+        return all_weights(family, fields, layers)
+    except ConfigError:
+        return 0
 
 
 def _declared(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> Precision | None:

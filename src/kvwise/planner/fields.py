@@ -67,6 +67,10 @@ class Fields:
             raise self.error(f"{field} is missing or is no object")
         return Fields(f"{self.name}: {field}", value)
 
+    def changed(self, values: Mapping[str, object]) -> Fields:
+        """The same with some fields changed."""
+        return Fields(self.name, {**self._values, **values})
+
     def error(self, what: str) -> ConfigError:
         """What is wrong with it, for raising."""
         return ConfigError(f"{self.name}: {what}")

@@ -169,6 +169,7 @@ class Model:
         declared: the precision that its configuration asks to keep KV in, if it does.
         work: the work of each layer; none where it is not known.
         why_no_work: why it is not known.
+        weights: of the whole model, embeddings and all experts included; 0 where not known.
         has_experts: whether tokens are sent to some of many experts.
     """
 
@@ -183,6 +184,7 @@ class Model:
     declared: Precision | None = None
     work: tuple[Work, ...] = ()
     why_no_work: str = ""
+    weights: int = 0
     has_experts: bool = False
 
     def token_bytes(self, kept: Precisions) -> Fraction:
