@@ -156,10 +156,13 @@ class FaultyMachine(StoreMachine):
 
 
 def _open_faulty(config: Config) -> Tier:
-    """A disk on which one object in four has a fault, and which counts them."""
-    kinds = (FailureKind.IO, FailureKind.CORRUPT, FailureKind.MISSING, FailureKind.FULL)
-    rates = dict.fromkeys(kinds, 0.06)
-    faulty = Faulty(OPEN_DISK(config), seed=7, puts=rates, gets=rates)
+    """A disk on which one object in five has a fault, and which counts them.
+
+    By this seed the disk is full for the last prompt alone: from then on it holds next to nothing.
+    """
+    gets = dict.fromkeys((FailureKind.IO, FailureKind.CORRUPT, FailureKind.MISSING), 0.04)
+    puts = dict.fromkeys(gets, 0.06) | {FailureKind.FULL: 0.02}
+    faulty = Faulty(OPEN_DISK(config), seed=10, puts=puts, gets=gets)
     FaultyMachine.disks.append(Metered(faulty, clock_ns=now_ns))
     return FaultyMachine.disks[-1]
 
