@@ -44,7 +44,7 @@ class Codecs:
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
         self._makers: dict[int, Callable[[], Codec]] = {}
         if find_spec("numba") is not None:
-            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed"))
+            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed", Kind.BF16))
 
     def warm(self, codings: Iterable[Coding]) -> None:
         """Make and compile what these need.
@@ -99,7 +99,8 @@ def coding_of(number: int, stored: Buffers) -> Coding:
 
 def _made(form: Form) -> Codec:
     """A codec, compiled on first use."""
-    return Exponent(_MODES[form.coding])
+    kind = form.elements.kind if form.elements is not None else Kind.BF16
+    return Exponent(_MODES[form.coding], kind)
 
 
 def _warm(codec: Codec) -> Codec:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from kvwise.codecs.elements import Kind
-from kvwise.codecs.exponent_cpu import compiled
 from kvwise.codecs.floats_cpu import (
     E2M1,
     E4M3,
@@ -26,6 +25,7 @@ from kvwise.codecs.floats_cpu import (
     scale_of,
     widener,
 )
+from kvwise.codecs.machine_code import compiled
 from kvwise.codecs.scaled import DAMAGED, Loops
 
 BLOCK_ELEMENTS = 16
