@@ -18,10 +18,12 @@ class Facts:
     Attributes:
         layout: the shape of every object, the same on all ranks.
         interior: what the opaque bytes inside a block depend on: kernel, order of axes, CPU.
+        device_tokens: about how many tokens the engine's own KV cache holds; 0 if unknown.
     """
 
     layout: Layout
     interior: str
+    device_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,11 @@ def read_shape(
         ranks=replicas[1],
     )
     return Shape(
-        facts=Facts(layout, _interior(vllm_config, kv_cache_config, every)),
+        facts=Facts(
+            layout,
+            _interior(vllm_config, kv_cache_config, every),
+            kv_cache_config.num_blocks * block_tokens // len(groups),
+        ),
         layers=tuple(layers),
         numbers=numbers,
         part=rank // replicas[0],
