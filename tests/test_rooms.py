@@ -147,7 +147,7 @@ def test_import_linter_agrees() -> None:
         ("sim/bad.py", "from kvwise.live.clock import now_ns"),
         ("live/bad.py", "from kvwise.sim import world"),
         ("core/bad.py", "from kvwise.sim.dice import Dice"),
-        ("config.py", "from kvwise.core import words"),
+        ("config/bad.py", "from kvwise.core import words"),
         ("errors.py", "from kvwise import units"),
     ],
 )

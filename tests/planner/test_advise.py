@@ -56,7 +56,7 @@ def by_boundary(decisions: list[Decision]) -> dict[str, Decision]:
 
 def test_a_chat_cluster_as_it_is_known() -> None:
     """Memory for nine in ten hits, terabytes a day, and drive writes are those known of it."""
-    decisions = by_boundary(advise(site_of(), demand_of(conversation())))
+    decisions = by_boundary(advise(site_of(), demand_of(conversation()), quiet))
     dram, nvme = decisions["dram"].numbers, decisions["nvme"].numbers
 
     assert dram["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(4.80, rel=0.005)
@@ -71,14 +71,21 @@ def test_a_chat_cluster_as_it_is_known() -> None:
         "hbm": Verdict.HAVE,
         "dram": Verdict.YES,
         "nvme": Verdict.YES,
+        "shared": Verdict.NO,
         "compression": Verdict.MAYBE,
+        "router": Verdict.YES,
     }
+    router = decisions["router"].numbers
+    assert router["hit_ratio_kv_aware"] > 0.99 * router["hit_ratio_one_cache"]
+    assert router["hit_ratio_round_robin"] < 0.8 * router["hit_ratio_kv_aware"]
 
 
 def test_a_small_latent_needs_no_drives() -> None:
     """The same requests on a model with a fifth of the bytes: memory is enough, drives are not."""
     site = replace(site_of("deepseek-v3", "h200-sxm"), weight_bytes=1.0, dram_bytes=2e12)
-    decisions = by_boundary(advise(site, demand_of(conversation(), "deepseek-v3", "h200-sxm")))
+    decisions = by_boundary(
+        advise(site, demand_of(conversation(), "deepseek-v3", "h200-sxm"), quiet)
+    )
 
     assert decisions["dram"].numbers["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(
         1.03, rel=0.005
@@ -89,7 +96,7 @@ def test_a_small_latent_needs_no_drives() -> None:
 
 def test_unique_prompts_stop_at_once() -> None:
     """Prompts that nobody sends again: do not offload, and nothing more is asked."""
-    (only,) = advise(site_of(), demand_of(made(300, ("oneshot",))))
+    (only,) = advise(site_of(), demand_of(made(300, ("oneshot",))), quiet)
 
     assert (only.boundary, only.verdict) == ("reuse", Verdict.NO)
 
@@ -99,9 +106,9 @@ def test_slow_drives_are_refused_and_counted() -> None:
     demand = demand_of(made(2_000, ("chat",)))
     slow = replace(KNOWN.tiers["nvme-gen4"], read_gb_per_s=0.5)
     small = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9, drives=1, drive=slow)
-    refused = by_boundary(advise(small, demand))["nvme"]
+    refused = by_boundary(advise(small, demand, quiet))["nvme"]
     many = int(refused.numbers["drives_per_host_to_be_quicker"])
-    taken = by_boundary(advise(replace(small, drives=many), demand))["nvme"]
+    taken = by_boundary(advise(replace(small, drives=many), demand, quiet))["nvme"]
 
     assert refused.verdict is Verdict.NO
     assert refused.numbers["speedup"] < 1.1
@@ -113,7 +120,7 @@ def test_slow_drives_are_refused_and_counted() -> None:
 def test_what_is_small_already() -> None:
     """KV in FP8 is not to be quantised again, nor does it shrink any more."""
     site = replace(site_of(), kept=Precisions(Precision.FP8))
-    decisions = by_boundary(advise(site, demand_of(made(2_000, ("chat",)))))
+    decisions = by_boundary(advise(site, demand_of(made(2_000, ("chat",))), quiet))
 
     assert decisions["quantise"].verdict is Verdict.HAVE
     assert decisions["compression"].verdict is not Verdict.MAYBE
@@ -122,7 +129,7 @@ def test_what_is_small_already() -> None:
 def test_weights_that_do_not_fit() -> None:
     """A model larger than its GPUs leaves no room for KV there, and that is said."""
     site = replace(site_of("llama-3.1-405b"), hosts=1)
-    hbm = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b")))["hbm"]
+    hbm = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b"), quiet))["hbm"]
 
     assert hbm.verdict is Verdict.NO
     assert "do not fit" in hbm.why

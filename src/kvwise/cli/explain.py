@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvwise import config as configuration
+from kvwise.cli.explain_codecs import codec_lines
 from kvwise.core.words import Choice, Decision, Ending, Why
 from kvwise.errors import CacheUnavailable, ConfigError
 from kvwise.live.client import Client
@@ -124,7 +127,11 @@ def command(  # noqa: PLR0913  one parameter for each option
     told = _read(log, limit) if log is not None else _ask(_socket(url, file), limit)
     if as_json:
         estimates = {tier: msgspec.to_builtins(one) for tier, one in told.estimates.items()}
-        shown = {"decisions": msgspec.to_builtins(told.decisions), "estimates": estimates}
+        shown = {
+            "decisions": msgspec.to_builtins(told.decisions),
+            "estimates": estimates,
+            "coding": told.coding,
+        }
         click.echo(json.dumps(shown, indent=2))
     elif told.decisions:
         console = Console(record=True, width=SVG_COLUMNS) if svg else _console()
@@ -133,6 +140,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         console.print(_table(told.decisions, told.at_ns))
         for tier, one in told.estimates.items():
             console.print(_judgement(tier, one), highlight=False)
+        for line in codec_lines(told.coding):
+            console.print(line, highlight=False, markup=False)
         if svg:
             svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
     else:
@@ -167,11 +176,13 @@ class _Told:
 
     Attributes:
         at_ns: when it was so, on the clock of the decisions; None is at the last of them.
+        coding: how objects are written to the tiers, as far as is known.
     """
 
     decisions: list[Decision]
     estimates: dict[str, _Estimates]
     at_ns: int | None
+    coding: Mapping[str, Any]
 
 
 def _socket(url: str | None, file: Path | None) -> str:
@@ -183,14 +194,16 @@ def _read(log: Path, limit: int) -> _Told:
     """The last decisions of an event log or a decision log."""
     if is_decision_log(log):
         decisions, calibration = read_decisions(log, limit)
+        coding: Mapping[str, Any] = {}
     else:
         _, brain = replay(log)
         decisions, calibration = brain.decisions(limit), brain.calibration()
+        coding = brain.snapshot()["coding"]
     estimates = {
         tier: _Estimates(one.loads, one.mean_error, one.mean_bias)
         for tier, one in calibration.items()
     }
-    return _Told(decisions, estimates, None)
+    return _Told(decisions, estimates, None, coding)
 
 
 def _ask(url: str, limit: int) -> _Told:
@@ -202,8 +215,9 @@ def _ask(url: str, limit: int) -> _Told:
         raise
     try:
         decisions = client.explain(limit)
-        said = client.status().get("estimates", {})
-        return _Told(decisions, msgspec.convert(said, dict[str, _Estimates]), now_ns())
+        status = client.status()
+        estimates = msgspec.convert(status.get("estimates", {}), dict[str, _Estimates])
+        return _Told(decisions, estimates, now_ns(), status.get("coding", {}))
     finally:
         client.close()
 

@@ -179,3 +179,19 @@ def _scatter(raw: NDArray[np.uint8], pieces: Buffers) -> None:
     for piece in pieces:
         np.frombuffer(piece, dtype=np.uint8)[:] = raw[start : start + piece.nbytes]
         start += piece.nbytes
+
+
+def mode_of(stored: Buffers) -> Mode | None:
+    """How the first segment that shrank was written; None if none did, or no codec of ours."""
+    room = _joined(stored)
+    if room.size < _HEADER.size:
+        return None
+    size_bytes = int.from_bytes(room[_HEADER.size - 8 : _HEADER.size].tobytes(), "little")
+    loops = _loops()
+    segments = min(_segments(_elements(size_bytes, loops.GRAIN), 1 << SEGMENT_BITS), room.size)
+    end = _HEADER.size + segments * loops.RECORD_BYTES
+    modes = room[_HEADER.size : end : loops.RECORD_BYTES]
+    shrunk = modes[modes != 0]
+    if not shrunk.size:
+        return None
+    return "dense" if shrunk[0] == loops.DENSE else "fixed"

@@ -46,7 +46,9 @@ _REST = np.uint16(0x807F)
 
 def compiled(function: Loop) -> Loop:
     """A loop as machine code that lets other threads run while it does."""
-    return cast("Loop", njit(nogil=True, boundscheck=False, error_model="numpy")(function))
+    return cast(
+        "Loop", njit(nogil=True, boundscheck=False, error_model="numpy", cache=True)(function)
+    )
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]

@@ -313,6 +313,7 @@ class Loads:
         )
         self.jobs[job.number] = job
         world.costs.reading[tier].add(len(rows) * job.raw_bytes, world.now_ns)
+        world.codings.links[tier].loaded(len(rows) * job.raw_bytes)
         items = tuple(
             Item(
                 key=index.key(row),

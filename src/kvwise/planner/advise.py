@@ -12,6 +12,7 @@ from math import ceil
 
 from kvwise.planner.demand import Demand, Saving
 from kvwise.planner.hardware import TierPart
+from kvwise.planner.routing import ROUTES, Report
 from kvwise.planner.shapes import Model, Precision, Precisions
 
 HBM_SHARE = 0.9
@@ -116,8 +117,8 @@ class Site:
         return self.hosts * max(0.0, left) / float(rank.token_bytes(self.kept))
 
 
-def advise(site: Site, demand: Demand) -> list[Decision]:
-    """Decide level after level."""
+def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:
+    """Decide level after level; `report` hears what is being looked at."""
     found = [_reuse(demand)]
     if found[0].verdict is Verdict.NO:
         return found
@@ -126,7 +127,12 @@ def advise(site: Site, demand: Demand) -> list[Decision]:
     found += [_quantise(site, demand, device), _hbm(site, demand, device)]
     dram = _dram(site, demand, device, memory)
     disk = _nvme(site, demand, memory)
-    return [*found, dram, disk, _compression(site, demand, disk)]
+    tokens = memory.capacity_tokens
+    if disk.verdict is Verdict.YES:
+        tokens += site.disk_bytes / site.token_bytes
+    router = _router(site, demand, tokens, report)
+    found += [dram, disk, _shared(site, demand, tokens, router), _compression(site, demand, disk)]
+    return [*found, router]
 
 
 def _reuse(demand: Demand) -> Decision:
@@ -261,6 +267,61 @@ def _nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
     )
     why = f"{gain:.0%} of computing more, with hits there {speedup:.1f} times as soon{worn}"
     return Decision("nvme", Verdict.YES, why, numbers, site.drive.origin.mark)
+
+
+def _router(site: Site, demand: Demand, tokens: float, report: Report) -> Decision:
+    """Whether it matters which host a request is sent to, when each has a cache of its own."""
+    if site.hosts == 1:
+        return Decision("router", Verdict.NO, "one host needs no router", {}, "trace")
+    each = tokens / site.hosts
+    hits = {name: demand.routed(name, site.hosts, each, report) for name in ROUTES}
+    pooled = demand.saving(tokens).hit_ratio
+    ratios = {name: one.hit_ratio for name, one in hits.items()}
+    best = ratios["kv_aware"]
+    saved_s = demand.saved_by(best) - demand.saved_by(ratios["round_robin"])
+    gain = saved_s / demand.compute_s
+    numbers = {
+        **{f"hit_ratio_{name}": ratio for name, ratio in ratios.items()},
+        "hit_ratio_one_cache": pooled,
+        "of_computing": gain,
+        "busiest_host": hits["kv_aware"].imbalance,
+    }
+    if gain < GAIN_MIN:
+        why = f"sending requests in turn hits {ratios['round_robin']:.1%}, by cache {best:.1%}"
+        return Decision("router", Verdict.NO, why, numbers, "trace")
+    why = (
+        f"sending requests where their prefix is hits {best:.0%} of all blocks, in turn only "
+        f"{ratios['round_robin']:.0%}: {gain:.0%} of computing, for no hardware"
+    )
+    return Decision("router", Verdict.YES, why, numbers, "trace")
+
+
+def _shared(site: Site, demand: Demand, tokens: float, router: Decision) -> Decision:
+    """Whether a tier that all hosts reach would hit more than a router does."""
+    if site.hosts == 1:
+        why = "one host shares with nobody; a shared tier would only outlive it"
+        return Decision("shared", Verdict.NO, why, {}, "trace")
+    pooled = demand.saving(tokens)
+    gain = (pooled.saved_s - demand.saved_by(router.numbers["hit_ratio_kv_aware"])) / (
+        demand.compute_s
+    )
+    moved = demand.hit_tokens_per_s(pooled) * site.token_bytes / 1e9
+    numbers = {
+        "of_computing_beyond_router": gain,
+        "all_hits_gb_per_s": moved,
+        "per_host_gb_per_s": moved / site.hosts,
+    }
+    if gain < GAIN_MIN:
+        why = (
+            f"a router that knows what is cached leaves {max(0.0, gain):.1%} of computing to gain; "
+            f"share for hosts that come and go, with {moved / site.hosts:.2g} GB/s for each"
+        )
+        return Decision("shared", Verdict.NO, why, numbers, "trace")
+    why = (
+        f"{gain:.0%} of computing beyond what a router brings, if each host has "
+        f"{moved / site.hosts:.2g} GB/s to it"
+    )
+    return Decision("shared", Verdict.MAYBE, why, numbers, "trace")
 
 
 def _compression(site: Site, demand: Demand, disk: Decision) -> Decision:

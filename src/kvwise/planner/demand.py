@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvwise.planner.prefill import Prefill
+from kvwise.planner.routing import Report, Routed, route
 from kvwise.sim.trace.distance import Reuse
 from kvwise.sim.trace.records import Trace
 from kvwise.units import NS_PER_S
@@ -106,6 +107,20 @@ class Demand:
             saved_s=float(self.computing(hit_tokens).sum()),
             hit_tokens=float(np.median(some)) if some.size else 0.0,
         )
+
+    def routed(self, name: str, hosts: int, tokens_per_host: float, report: Report) -> Routed:
+        """What hosts with caches of their own hit, by a way to send requests to them."""
+        blocks = int(min(tokens_per_host / self._trace.block_tokens, self._reuse.distinct_blocks))
+        return route(self._trace, name, hosts, blocks, report)
+
+    def hit_tokens_per_s(self, saving: Saving) -> float:
+        """Tokens that hits of a cache are, each second of the trace."""
+        return saving.hit_ratio * float(self._tokens.sum()) / self.span_s
+
+    def saved_by(self, hit_ratio: float) -> float:
+        """Seconds saved by a hit ratio, as if hits were spread like those of one large cache."""
+        whole = self.saving(float("inf"))
+        return whole.saved_s * hit_ratio / whole.hit_ratio if whole.hit_ratio else 0.0
 
     def capacity_for(self, share: float) -> int:
         """Tokens that bring this share of the hits of a cache that never forgets."""

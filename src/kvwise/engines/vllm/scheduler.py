@@ -266,7 +266,8 @@ class SchedulerSide:
     def _open(self, vllm_config: VllmConfig, facts: Facts) -> None:
         """Open a namespace and start with empty books."""
         generation = f"{self._settings.engine} {self._generation}" if self._generation else ""
-        namespace = namespace_of(vllm_config, facts, generation=generation)
+        lossy = self._settings.config.client.lossy
+        namespace = namespace_of(vllm_config, facts, generation=generation, lossy=lossy)
         self._link.join(namespace)
         self._serving = _Serving(
             self._settings, self._link, self._counts, facts=facts, space=namespace.digest
