@@ -71,6 +71,20 @@ def test_a_cache_smaller_than_the_engines_own_is_said(
         assert "raise dram.size" in caplog.text
 
 
+def test_an_answer_names_a_pin_that_was_refused(tmp_path: Path) -> None:
+    """What is there takes more than a quarter of the memory: the next request cannot keep it."""
+    with engine(tmp_path, dram="320KiB") as toy:
+        toy.run(request("first"))
+        wish = request("second", kv_transfer_params={"kvwise": {"pin_s": 60}})
+        toy.run(wish)
+        plain = request("third")
+        toy.run(plain)
+    assert wish.answer is not None
+    assert plain.answer is not None
+    assert wish.answer["kvwise"]["pin"] == "refused"
+    assert "pin" not in plain.answer["kvwise"]
+
+
 def request(name: str, tokens: list[int] = PROMPT, **more: Any) -> Request:
     """A request."""
     return Request(name, list(tokens), **more)
