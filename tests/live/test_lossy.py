@@ -55,10 +55,9 @@ def test_who_asks_gets_fewer_bits(
     store.close()
 
 
-@needs_numba
 def test_what_cannot_be_lossy_is_refused(tmp_path: Path) -> None:
     """An engine that keeps FP8 already is told to leave it off, when it joins."""
-    store = opened(tmp_path, "auto")
+    store = opened(tmp_path, "off")
     elements = Elements(Kind.E4M3, RAW // 2, 1, RAW // 2)
     with pytest.raises(ConfigError, match=r"hint: .* leave client\.lossy off"):
         store.join(replace(KV, digest=b"e" * 16, elements=elements, lossy=Coding.FP8))
