@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,34 @@ def test_a_verdict_for_each_level(chats: Path, capsys: pytest.CaptureFixture[str
     assert {one["mark"] for one in told["hardware"].values()} <= {"measured", "spec", "assumed"}
 
 
+def test_a_page_that_asks_nobody(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page says what the text says, in one file without a request to anywhere."""
+    page = tmp_path / "plan.html"
+    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--dram", "64GB")
+    code, out, _ = ran(capsys, *asked, "--html", page, "--json")
+    told, html = json.loads(out), page.read_text()
+
+    assert code == 0
+    assert all(escape(one["why"]) in html for one in told["decisions"])
+    assert all(f"{one['hit_ratio']:.1%}" in html for one in told["sizes"])
+    assert "http" not in html
+    assert "<script" not in html
+    code, _, err = ran(capsys, *asked, "--html", tmp_path / "none" / "plan.html")
+    assert code == 2
+    assert "cannot write" in err
+
+
 def test_unique_prompts_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is to be started for prompts that never come back."""
     path = tmp_path / "once.jsonl"
     ran(capsys, "trace", "make", "oneshot", "--requests", "200", "-o", path)
-    code, out, _ = ran(capsys, "plan", "--model", "qwen3-8b", "--gpu", "h100-sxm", "--trace", path)
+    asked = ("plan", "--model", "qwen3-8b", "--gpu", "h100-sxm", "--trace", path)
+    code, out, _ = ran(capsys, *asked, "--html", tmp_path / "plan.html")
 
     assert code == 0
+    assert "Do not offload" in (tmp_path / "plan.html").read_text()
     assert "Do not offload" in out
     assert "kvwise serve" not in out
 

@@ -17,6 +17,8 @@ from rich.table import Table
 
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.model import TOKENS, loading
+from kvwise.cli.plan_page import render
 from kvwise.cli.reading import Reading, options_of, reading
 from kvwise.errors import ConfigError
 from kvwise.planner.advise import Decision, Site, Verdict, advise
@@ -32,6 +34,7 @@ from kvwise.units import parse_size
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 STYLES = {Verdict.YES: "bold green", Verdict.HAVE: "green", Verdict.NO: "bold", Verdict.MAYBE: ""}
 DRAM_TIER = "dram-pcie5"
+SHARES = (0.25, 0.5, 0.75, 0.9)
 BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
@@ -49,6 +52,7 @@ class Said(Reading):
     drives: int
     drive_size: str
     hardware: Path | None
+    html: Path | None
 
 
 @click.command(
@@ -57,6 +61,7 @@ Examples:
   kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace conversation_trace.jsonl.gz
   kvwise plan --model deepseek-v3 --gpu h200-sxm --tp 8 --weights fp8 --trace sessions/
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
+  kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --html plan.html
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
 """
 )
@@ -104,6 +109,11 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file with GPUs and tiers of your own.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a page with pictures there too.",
+)
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -132,7 +142,13 @@ def command(
         demand = Demand(trace, reuse, prefill)
         site = _site(model, Precisions(chosen), known, said, demand)
         decisions = advise(site, demand, progress.now)
-    told = _told(site, demand, prefill, decisions)
+    told = _told(site, demand, prefill, decisions) | _pictured(site, demand, prefill, known)
+    page = said["html"]
+    if page is not None:
+        try:
+            page.write_text(render(told), "utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {page}: {error.strerror}") from error
     if as_json:
         click.echo(json.dumps(told, indent=2))
     else:
@@ -203,6 +219,36 @@ def _told(
             for one in decisions
         ],
         "serve": _serve(site, decisions),
+    }
+
+
+def _pictured(
+    site: Site, demand: Demand, prefill: Prefill, known: Hardware
+) -> dict[str, list[dict[str, Any]]]:
+    """What pictures show: hits of some sizes, and loading beside computing at some lengths."""
+    each = site.token_bytes
+    device, memory = site.device_tokens * each, site.memory_bytes
+    sizes = {"GPUs alone": device, "with memory": memory, "with drives": memory + site.disk_bytes}
+    enough = demand.capacity_for(1.0) * each
+    others = {f"{share:.0%} of all hits": demand.capacity_for(share) * each for share in SHARES}
+    every = [(label, size, True) for label, size in sizes.items() if size]
+    every += [(label, size, False) for label, size in others.items()]
+    every.append(("all that can be hit", enough, False))
+    shown = sorted(every, key=lambda one: one[1])
+    rank = site.model.of_rank(site.gpus)
+    lengths = loading(prefill, rank, site.kept, known.tiers, TOKENS)["lengths"]
+    return {
+        "sizes": [
+            {
+                "label": label,
+                "bytes": size,
+                "hit_ratio": demand.saving(size / each).hit_ratio,
+                "is_here": is_here,
+            }
+            for label, size, is_here in shown
+            if demand.reuse
+        ],
+        "loading": lengths,
     }
 
 
