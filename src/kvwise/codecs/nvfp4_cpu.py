@@ -26,9 +26,9 @@ from kvwise.codecs.floats_cpu import (
     widener,
 )
 from kvwise.codecs.machine_code import compiled
+from kvwise.codecs.nvfp4 import BLOCK_ELEMENTS
 from kvwise.codecs.scaled import DAMAGED, Loops
 
-BLOCK_ELEMENTS = 16
 PAIRS = BLOCK_ELEMENTS // 2
 """Pairs of elements in a block; their codes take as many bytes."""
 
