@@ -31,6 +31,9 @@ class Kind(Enum):
 
 _BYTES = {Kind.BF16: 2, Kind.FP16: 2, Kind.FP32: 4, Kind.E4M3: 1, Kind.E5M2: 1}
 
+KINDS = tuple(Kind)
+"""The number of a kind in stored bytes is its place here, so none is ever moved."""
+
 
 @dataclass(frozen=True, slots=True)
 class Elements:
