@@ -12,9 +12,12 @@ from importlib.util import find_spec
 
 from kvwise.codecs.base import Buffers, Codec, scratch, total_bytes
 from kvwise.codecs.exponent import Exponent, Mode, mode_of
+from kvwise.codecs.fp8 import Fp8
+from kvwise.codecs.nvfp4 import Nvfp4
 from kvwise.codecs.plain import PLAIN
-from kvwise.core.elements import Coding, Elements, Form, Kind
+from kvwise.core.elements import LOSSY, Coding, Elements, Form, Kind
 from kvwise.errors import FrameError
+from kvwise.units import round_up
 
 WARM_BYTES = 64 * 1024
 """Payload that a new codec is tried on before it is used."""
@@ -26,11 +29,24 @@ INSTALL = "pip install 'kvwise[codecs]'"
 
 _MODES: dict[Coding, Mode] = {Coding.FIXED: "fixed", Coding.DENSE: "dense"}
 _BY_MODE = {mode: coding for coding, mode in _MODES.items()}
+_LOSSY: dict[int, Coding] = {Fp8.id: Coding.FP8, Nvfp4.id: Coding.NVFP4}
 
 
 def at_hand() -> tuple[Coding, ...]:
     """Codings that can be used here: none without Numba, which is looked for and not loaded."""
-    return tuple(_MODES) if find_spec("numba") is not None else ()
+    return (*_MODES, *LOSSY) if find_spec("numba") is not None else ()
+
+
+def require(coding: Coding, elements: Elements | None) -> None:
+    """See that elements can be written down in a coding that changes them.
+
+    Raises:
+        ConfigError: they cannot; the message says why.
+    """
+    if elements is not None and coding is Coding.FP8:
+        Fp8.require(elements)
+    if elements is not None and coding is Coding.NVFP4:
+        Nvfp4.require(elements)
 
 
 class Codecs:
@@ -44,18 +60,18 @@ class Codecs:
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
         self._makers: dict[int, Callable[[], Codec]] = {}
         if find_spec("numba") is not None:
-            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed"))
+            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed", Kind.BF16), WARM)
+            self._makers[Fp8.id] = lambda: _warm(Fp8(WARM), WARM)
+            self._makers[Nvfp4.id] = lambda: _warm(Nvfp4(WARM), WARM)
 
-    def warm(self, codings: Iterable[Coding]) -> None:
-        """Make and compile what these need.
+    def warm(self, codings: Iterable[Coding], elements: Elements = WARM) -> None:
+        """Make and compile what these need, for such elements.
 
         Raises:
             ImportError: Numba does not go with what else is installed.
         """
         for coding in codings:
-            self.writer(Form(coding, WARM))
-        for number in tuple(self._makers):
-            self.reader(number)
+            self.reader(self.writer(Form(coding, elements)).id)
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -69,7 +85,7 @@ class Codecs:
         key = form.coding, form.elements
         with self._lock:
             if key not in self._writers:
-                self._writers[key] = _warm(_made(form))
+                self._writers[key] = _warm(_made(form), form.elements or WARM)
             return self._writers[key]
 
     def reader(self, number: int) -> Codec:
@@ -94,18 +110,23 @@ def coding_of(number: int, stored: Buffers) -> Coding:
     """The coding of stored bytes that were decoded well, for whoever times them."""
     if number == Exponent.id and (mode := mode_of(stored)) is not None:
         return _BY_MODE[mode]
-    return Coding.PLAIN
+    return _LOSSY.get(number, Coding.PLAIN)
 
 
 def _made(form: Form) -> Codec:
     """A codec, compiled on first use."""
-    return Exponent(_MODES[form.coding])
+    elements = form.elements or WARM
+    if form.coding.lossless:
+        return Exponent(_MODES[form.coding], elements.kind)
+    return Fp8(elements, scale="head") if form.coding is Coding.FP8 else Nvfp4(elements)
 
 
-def _warm(codec: Codec) -> Codec:
-    """Have a codec compile what it needs, both ways."""
-    payload = scratch(WARM_BYTES)
+def _warm(codec: Codec, elements: Elements) -> Codec:
+    """Have a codec compile what it needs for such elements, both ways."""
+    tensor_bytes = elements.tensor_elements * elements.kind.bytes
+    size_bytes = round_up(WARM_BYTES, tensor_bytes)
+    payload = scratch(size_bytes)
     stored = codec.encode([payload])
-    if total_bytes(stored) < WARM_BYTES:
-        codec.decode(stored, [scratch(WARM_BYTES)])
+    if total_bytes(stored) < size_bytes:
+        codec.decode(stored, [scratch(size_bytes)])
     return codec

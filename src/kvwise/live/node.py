@@ -19,7 +19,7 @@ from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.forms import Codecs
 from kvwise.config import Config
 from kvwise.core.brain import Brain
-from kvwise.core.elements import Coding
+from kvwise.core.elements import Coding, Elements
 from kvwise.core.govern import life_years
 from kvwise.core.timing import Equipped
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
@@ -91,7 +91,8 @@ class Node:
                 undo.callback(self._tiers[DISK].close)
             brain = _brain_config(config, self.arena)
             wanted = self._tiers and config.disk.codec != "off"
-            self._to_equip = brain.codings if wanted else ()
+            self._to_equip = {one: forms.WARM for one in brain.codings if one.lossless and wanted}
+            self._lossy = {one for one in brain.codings if not one.lossless and wanted}
             self._log = _open_log(config, brain)
             self._decisions = _open_decisions(config)
             self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
@@ -152,8 +153,10 @@ class Node:
         """A client opens a namespace.
 
         Raises:
-            ConfigError: its objects do not fit the arena, or its name stands for another shape.
+            ConfigError: its objects do not fit the arena or the codec that it asks for, or its
+                name stands for another shape.
         """
+        forms.require(namespace.lossy, namespace.elements)
         raw_bytes, shape = namespace.layout.object_bytes, self.arena.shape
         if raw_bytes > shape.page_count * shape.page_bytes:
             raise ConfigError(
@@ -181,7 +184,10 @@ class Node:
         self.pump.handle([Joined(now_ns(), client, namespace)])
         if namespace.elements is not None:
             with self._lock:
-                codings, self._to_equip = self._to_equip, ()
+                codings, self._to_equip = self._to_equip, {}
+                if namespace.lossy in self._lossy:
+                    self._lossy.remove(namespace.lossy)
+                    codings = {**codings, namespace.lossy: namespace.elements}
             self._equip(codings)
 
     def knows(self, space: bytes) -> bool:
@@ -231,17 +237,18 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _equip(self, codings: tuple[Coding, ...]) -> None:
+    def _equip(self, codings: dict[Coding, Elements]) -> None:
         """Have codecs compiled on a thread of their own, and tell the brain when they are there."""
 
         def compile_all() -> None:
             try:
-                self._codecs.warm(codings)
+                for coding, elements in codings.items():
+                    self._codecs.warm([coding], elements)
             except ImportError as error:
                 _log.warning("no codecs: %s; hint: %s", error, forms.INSTALL)
                 return
             if self.pump.is_sound:
-                self.pump.handle([Equipped(now_ns(), codings)])
+                self.pump.handle([Equipped(now_ns(), tuple(codings))])
 
         if codings:
             threading.Thread(target=compile_all, name="kvwise-codecs", daemon=True).start()

@@ -420,9 +420,12 @@ def test_a_wrong_stack_is_refused(tmp_path: Path, text: str, complaint: str) -> 
 
 def test_sizes_of_a_fleet_have_a_unit() -> None:
     """A petabyte is one, and its binary kin too."""
-    machines = stack(dram={"size": "2PiB"}, disk={"size": "1.5PB"})
+    machines = stack(
+        dram={"size": "2PiB"}, disk={"size": "1.5PB"}, brain={"write_bytes_per_day": "1TB"}
+    )
 
     assert (machines.dram.size, machines.disk and machines.disk.size) == (2 << 50, 15 * 10**14)
+    assert machines.brain.write_bytes_per_day == 10**12
 
 
 def test_a_stack_that_can_not_serve_the_trace_is_refused() -> None:
