@@ -9,6 +9,7 @@ import pytest
 from kvwise.bench import boundary
 from kvwise.bench.boundary import POLICIES, BoundaryOptions, Cell, _crossing, _notes
 from kvwise.codecs import forms
+from kvwise.errors import ConfigError
 from tests.bench.fakes import Notes
 
 
@@ -25,6 +26,14 @@ def test_a_daemon_is_measured_under_every_policy(
     assert row["auto_chose"] in ("fixed", "dense")
     assert row["why"] == "link_slow"
     assert row["break_even_mb_per_s"] > 60
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_is_refused(tmp_path: Path, rate: float) -> None:
+    """Nothing is started for a rate that is none."""
+    with pytest.raises(ConfigError, match="rate"):
+        boundary.measure_boundary(BoundaryOptions(tmp_path, (rate,)), Notes())
     assert [*tmp_path.iterdir()] == []
 
 
