@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from kvwise.codecs.elements import Kind
-from kvwise.codecs.exponent_cpu import compiled
 from kvwise.codecs.floats_cpu import (
     LEAST_SCALE,
     Form,
     bits_of,
+    compiled,
     element,
     narrower,
     scale_of,

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from kvwise.codecs.elements import Kind
-from kvwise.codecs.exponent_cpu import compiled
 from kvwise.codecs.floats_cpu import (
     E2M1,
     E4M3,
     LEAST_SCALE,
     bits_of,
+    compiled,
     element,
     narrower,
     scale_of,
