@@ -28,7 +28,6 @@ from kvwise.codecs.exponent_escapes import (
     pack_far,
 )
 from kvwise.codecs.exponent_planes import (
-    compiled,
     pack_dense,
     pack_fixed,
     split,
@@ -37,6 +36,7 @@ from kvwise.codecs.exponent_planes import (
 )
 from kvwise.codecs.exponent_stream import fence, stream
 from kvwise.codecs.exponent_words import BF16, BYTES, LOW_BITS, REST_BITS, gather, spread
+from kvwise.codecs.machine_code import compiled
 
 RAW, FIXED, DENSE = 0, 1, 2
 RECORD_BYTES = 16
@@ -74,7 +74,8 @@ def data_bytes(mode: int, kind: int, count: int, far: int, rare: int) -> int:
         return 4 * eighth + beside + _words(2 * far) + _words(far)
     if mode == DENSE:
         return 3 * eighth + beside + _far_bytes(far) + _words(rare)
-    return BYTES[kind] * count
+    whole: int = BYTES[kind] * count
+    return whole
 
 
 @compiled
@@ -162,7 +163,7 @@ def _encode_fixed(kind: int, words: Any, data: Any, record: Any, work: Any) -> i
     pack_fixed(words, codes, flags[: codes.size], np.uint64(base))
     room = (exponents, spots)
     elements, most = words.view(np.uint16), places[: count // 16]
-    far = note_fixed(elements, flags[: codes.size], np.int64(base), most, room)
+    far = note_fixed(elements, flags[: codes.size], int(base), most, room)
     if far == DAMAGED or data_bytes(FIXED, kind, count, far, 0) >= BYTES[kind] * count:
         return DAMAGED
     if rest.size:

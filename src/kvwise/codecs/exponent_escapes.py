@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from kvwise.codecs.exponent_planes import compiled
+from kvwise.codecs.machine_code import compiled
 
 DAMAGED = -1
 PALETTE = 7
