@@ -14,12 +14,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 KEPT = {
     "KVWISE_ENGINE_PYTHON",
+    "KVWISE_MODELS",
     "KVWISE_REQUIRE_ENGINE",
     "KVWISE_SMOLLM2",
     "KVWISE_TRACES",
     "KVWISE_TRITON_PYTHON",
 }
-"""They say where engine and traces are; any other KVWISE_ variable would change a configuration."""
+"""They say where things are; any other KVWISE_ variable would change a configuration."""
 
 
 @pytest.fixture(autouse=True)

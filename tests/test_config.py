@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise import config as configuration
-from kvwise.config import KEYS, Config, load, render, split_address
+from kvwise.config import KEYS, Config, load, render
+from kvwise.config.values import split_address
 from kvwise.errors import ConfigError
 from kvwise.host import Host, check_host
 

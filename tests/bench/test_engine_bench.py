@@ -38,6 +38,7 @@ from tests.processes import state
 OPTIONS = EngineBenchOptions(
     out=Path(),
     requests=3,
+    starts=1,
     prompt_tokens=256,
     bursts=1,
     hits=1,
@@ -91,6 +92,19 @@ def test_neighbouring_pairs_are_drawn_together() -> None:
     few = ratio([0.8, 1.0, 1.2], [1.0] * 3)
     assert few.low < few.median < few.high
     assert (ratio([1.2], [1.0]).low, ratio([1.2], [1.0]).high) == (1.2, 1.2)
+
+
+def test_starts_are_drawn_before_pairs() -> None:
+    """Pairs that agree within each start and not between them leave the interval wide."""
+    over = [start + 0.001 * (pair % 7) for start in (1.00, 1.02, 1.04) for pair in range(30)]
+    ones = [1.0] * len(over)
+    apart, together = ratio(over, ones, [30, 30, 30]), ratio(over, ones)
+
+    assert apart.median == together.median
+    assert (apart.low, apart.high) == pytest.approx((1.003, 1.043))
+    assert (together.low, together.high) == pytest.approx((1.013, 1.033))
+    with pytest.raises(ValueError, match="90 pairs"):
+        ratio(over, ones, [30, 30])
 
 
 def test_a_steady_change_of_the_machine_is_no_tax() -> None:

@@ -7,9 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from kvwise import cli
+from kvwise.cli.sim import command
+from kvwise.config import load
 from kvwise.sim.replay.full import VARIANTS
 from kvwise.sim.replay.profile import DEFAULT
 from tests.sim.trace.support import SAMPLE, published
@@ -45,7 +49,7 @@ def test_one_run_has_its_figures_at_the_top(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One policy at one capacity: hit ratio, bounds, writes, seconds and a digest."""
-    one = told(capsys, "--trace", trace, "--capacity-tokens", "30k")
+    one = told(capsys, "--trace", trace, "--capacity-tokens", "30k", "--policy", "lru")
 
     assert (one["policy"], one["capacity_tokens"], one["capacity_blocks"]) == ("lru", 30_000, 58)
     assert one["hit_ratio"] == one["lru_hit_ratio"] < one["clairvoyant_hit_ratio"]
@@ -55,6 +59,23 @@ def test_one_run_has_its_figures_at_the_top(
     assert one["requests_per_s"] > 0
     assert len(one["digest"]) == 32
     assert one["profile"]["name"] == DEFAULT
+
+
+def test_the_policy_is_the_daemons(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What runs where no policy is named is what a daemon does without configuration."""
+    one = told(capsys, "--trace", trace, "--capacity-tokens", "30k")
+    assert one["policy"] == load(environ={}).evict.policy
+
+
+def test_help_lists_every_option_once() -> None:
+    """Headings leave no option out, and none is under two of them."""
+    shown = CliRunner().invoke(command, ["--help"], prog_name="kvwise sim").output
+    listed = re.findall(r"(?m)^  (--[a-z-]+)", shown.partition("Under faults")[2])
+    names = [option.opts[0] for option in command.params if isinstance(option, click.Option)]
+    assert sorted(listed) == sorted(names)
+    assert {name for names in command.sections.values() for name in names} < {
+        option.name for option in command.params
+    }
 
 
 def test_a_sweep_is_the_same_in_processes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +93,7 @@ def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     assert code == 0
     assert "plan: load" in out
-    assert "\nlru  " in out
+    assert "\nworth  " in out
     assert "…" not in out
 
 
@@ -155,6 +176,8 @@ def test_the_stack_of_the_page_runs(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["--seed", "7", "--seeds", "5"], "--seed is one seed, and --seeds is about several"),
+        (["--seed", "7", "--first", "5"], "--seed is one seed, and --first is about several"),
         (["--policy", "lru"], "--policy is for --trace, not for runs with faults"),
         ([str(SAMPLE["mooncake"])], "a file is for --trace"),
         (

@@ -99,7 +99,8 @@ def _planes(lanes: Lanes) -> Lanes:
     """Three planes of one bit for each element."""
     one, two, four = np.split(lanes, 3)
     bits = [_spread(plane, 1, 16) << np.uint16(at) for at, plane in enumerate((one, two, four))]
-    return bits[0] | bits[1] | bits[2]
+    codes: Lanes = bits[0] | bits[1] | bits[2]
+    return codes
 
 
 def _far_places(planes: Lanes) -> NDArray[np.int64]:

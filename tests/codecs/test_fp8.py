@@ -192,7 +192,7 @@ def test_golden_bytes() -> None:
 @pytest.mark.parametrize(
     ("elements", "form", "said"),
     [
-        (Elements(Kind.E4M3, 64, 1, 64), Kind.E4M3, "hint: this codec takes bf16, fp16, fp32"),
+        (Elements(Kind.E4M3, 64, 1, 64), Kind.E4M3, "hint: this codec takes bf16, fp16, fp32, so"),
         (Elements(Kind.BF16, 0, 1, 64), Kind.E4M3, "no whole number"),
         (Elements(Kind.BF16, 100, 3, 32), Kind.E4M3, "no whole number"),
         (KV, Kind.FP16, "hint: e4m3 or e5m2"),

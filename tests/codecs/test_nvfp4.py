@@ -156,7 +156,7 @@ def test_golden_bytes() -> None:
 @pytest.mark.parametrize(
     ("elements", "said"),
     [
-        (Elements(Kind.E5M2, 64, 1, 64), "hint: this codec takes bf16, fp16, fp32"),
+        (Elements(Kind.E5M2, 64, 1, 64), "hint: this codec takes bf16, fp16, fp32, so"),
         (Elements(Kind.BF16, 100, 1, 100), "hint: NVFP4 takes 16 elements at a time"),
         (Elements(Kind.BF16, 0, 1, 1), "no whole number"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 
+from kvwise.core.elements import Coding
 from kvwise.core.hints import Hints
 from kvwise.core.keys import ROOT
 from kvwise.core.layout import Group, GroupKind, Layout
@@ -262,6 +263,16 @@ def test_whatever_changes_kv_changes_the_namespace(changes: dict[str, Any]) -> N
     """Each fact has a field, so no two engines that differ can meet."""
     facts = Facts(LAYOUT, "kernel")
     assert namespace_of(engine(), facts).digest != namespace_of(engine(**changes), facts).digest
+
+
+def test_lossy_blocks_are_found_by_nobody_else() -> None:
+    """Each lossy codec has keys of its own, and without one they are what they always were."""
+    facts = Facts(LAYOUT, "kernel")
+    plain = namespace_of(engine(), facts)
+    digests = {namespace_of(engine(), facts, lossy=codec).digest for codec in ("fp8", "nvfp4")}
+    assert len({plain.digest, *digests}) == 3
+    assert namespace_of(engine(), facts, lossy="off") == plain
+    assert namespace_of(engine(), facts, lossy="fp8").lossy is Coding.FP8
 
 
 def test_facts_of_the_ranks_are_part_of_it() -> None:

@@ -105,7 +105,10 @@ def kv_config(groups: Sequence[str], **changes: object) -> Any:
 
 def vllm_config(ranks: int = 1, rank: int = 0) -> Any:
     """What the halves read of vLLM's configuration once they are settled."""
-    return SimpleNamespace(parallel_config=SimpleNamespace(tensor_parallel_size=ranks, rank=rank))
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, rank=rank),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+    )
 
 
 @dataclass
@@ -336,9 +339,9 @@ def disguise(monkeypatch: Any) -> None:
     def interior(*_: object) -> str:
         return "toy"
 
-    def namespace(_config: Any, facts: Any, *, generation: str = "") -> Namespace:
+    def namespace(_config: Any, facts: Any, *, generation: str = "", lossy: str) -> Namespace:
         digest = hashlib.blake2b(
-            facts.layout.digest() + generation.encode(), digest_size=16
+            facts.layout.digest() + f"{generation}{lossy}".encode(), digest_size=16
         ).digest()
         return Namespace(digest, "toy", facts.layout)
 

@@ -153,7 +153,7 @@ def test_metrics_are_served(tmp_path: Path) -> None:
 
 
 def test_explain_asks_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last decisions of a running daemon, in words and as JSON."""
+    """The last decisions of a daemon that is named or configured, in words and as JSON."""
     config = settings(tmp_path)
     keys = prompt(1, 4)
     with thread_daemon(config):
@@ -164,7 +164,9 @@ def test_explain_asks_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str
         client.close()
         assert cli.run(["explain", "--url", config.socket_path]) == 0
         text = capsys.readouterr().out
-        assert cli.run(["explain", "--url", config.socket_path, "--json", "-n", "1"]) == 0
+        file = tmp_path / "kvwise.toml"
+        file.write_text(f'[serve]\nsocket = "{config.socket_path}"\n', encoding="utf-8")
+        assert cli.run(["explain", "--config", str(file), "--json", "-n", "1"]) == 0
         (decision,) = json.loads(capsys.readouterr().out)["decisions"]
 
     assert "policy" in text
@@ -245,6 +247,8 @@ def test_a_log_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["-n", "9" * 30], 2, "range"),
         (["--url", "/nobody/here"], 1, "no daemon"),
         (["--log", __file__], 1, "not a kvwise event log"),
+        (["--log", __file__, "--url", "/nobody/here"], 2, "asks no daemon"),
+        (["--log", __file__, "--config", __file__], 2, "asks no daemon"),
     ],
 )
 def test_explain_says_what_is_wrong(

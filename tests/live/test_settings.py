@@ -29,7 +29,7 @@ from tests.live.support import PAGE, SPACE, payloads, prompt, question, settings
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
-    "serve.socket": ("tests/live/test_daemon.py", "def test_a_stale_socket_is_reclaimed"),
+    "serve.socket": ("tests/live/test_place.py", "def test_a_stale_socket_is_reclaimed"),
     "serve.metrics": ("tests/live/test_serve.py", "def test_metrics_are_served"),
     "serve.linger_s": ("tests/live/test_daemon.py", "def test_an_idle_daemon_leaves"),
     "serve.decision_log": (

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kvwise.core.timing import Timed
 from kvwise.core.words import Done, Drop, Failed, Item, Load, Store, Why
 from kvwise.errors import FailureKind, TierError
 from kvwise.live import workers
 from kvwise.live.clock import deadline_after
-from kvwise.live.workers import Outcome, Workers
-from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
+from kvwise.live.workers import Outcome, Report, Workers
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Spent, Want
 from kvwise.tiers.dram import Arena, ArenaShape
 from tests.live.support import PAGE, eventually
 
@@ -35,6 +36,7 @@ class StubTier:
     used_bytes: int = 0
     free_bytes: int = 1 << 40
     down: Sequence[str] = ()
+    timings: list[Spent] = field(default_factory=list)
 
     def _enter(self, call: str) -> None:
         self.calls.append(call)
@@ -78,6 +80,11 @@ class StubTier:
         """Nothing was here before."""
         return iter(())
 
+    def spent(self) -> Sequence[Spent]:
+        """What the test laid ready, told once."""
+        told, self.timings = self.timings, []
+        return told
+
     def close(self) -> None:
         """Nothing to give up."""
 
@@ -88,11 +95,16 @@ class Bench:
     def __init__(self, *, threads: int = 1) -> None:
         self.tier = StubTier()
         self.outcomes: list[Outcome] = []
+        self.timed: list[Timed] = []
         self.arena = Arena.create(ArenaShape.of(64, PAGE), huge_pages=False)
         self.workers = Workers({1: self.tier}, self.arena, self._report, threads=threads)
 
-    def _report(self, _job: Load | Store, outcomes: Sequence[Outcome]) -> None:
-        self.outcomes.extend(outcomes)
+    def _report(self, _job: Load | Store, outcomes: Sequence[Report]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Timed):
+                self.timed.append(outcome)
+            else:
+                self.outcomes.append(outcome)
 
     def submit(self, command: Load | Store | Drop) -> list[Failed]:
         """Submit and wake."""

@@ -24,7 +24,7 @@ from kvwise.errors import BugError, ConfigError, FailureKind, ProtocolError, Tie
 from kvwise.testing.codecs import scatter
 from kvwise.testing.tiers import Medium, TierSuite
 from kvwise.tiers import dram
-from kvwise.tiers.base import Buffers, Found, Placed, Record, Tier, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Spent, Tier, Want
 from kvwise.tiers.dram import Arena, ArenaShape, Backing, SlotState
 from kvwise.tiers.mapping import Mapping
 from kvwise.units import GIB, KIB, MIB
@@ -92,6 +92,9 @@ class ArenaTier:
 
     def scan(self) -> Iterator[Found]:
         return iter(())
+
+    def spent(self) -> Sequence[Spent]:
+        return ()
 
     def close(self) -> None:
         self._closed = True

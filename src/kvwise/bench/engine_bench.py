@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_one_shot import one_shot
 from kvwise.bench.engine_prompts import LEAST_TOKENS, Prompts
 from kvwise.bench.engine_rig import Rig, prepared
-from kvwise.bench.engine_tax import Plan, cold_tax
+from kvwise.bench.engine_tax import Plan, Ready, Start, cold_start, cold_tax
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.errors import CacheUnavailable, EngineError
@@ -24,6 +25,8 @@ ANSWER_TOKENS = 16
 AT_A_TIME = 3
 BURST_REQUESTS = 3
 WARM_UPS = 2
+SEEDS = 1_000
+"""Between the prompts of one start and those of the next."""
 
 WAITED_MAX = 0.01
 """An engine that waits for its processor for more than this part of a request is not alone."""
@@ -52,6 +55,7 @@ class EngineBenchOptions:
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
         requests: cold requests with kvwise in each comparison.
+        starts: how often both engines are started for cold requests.
         prompt_tokens: tokens of each prompt.
         bursts: bursts of each kind, two at least.
         hits: prompts that are asked again.
@@ -64,6 +68,7 @@ class EngineBenchOptions:
 
     out: Path
     requests: int
+    starts: int
     prompt_tokens: int
     bursts: int
     hits: int
@@ -76,7 +81,7 @@ class EngineBenchOptions:
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = 2 * self.requests + self.bursts * BURST_REQUESTS + WARM_UPS
+        prompts = 2 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         needed += self.one_shot * LEAST_TOKENS * _TOKEN_BYTES
         return max(GIB, needed)
@@ -93,9 +98,14 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
     facts = machine.describe(options.out)
     out = options.out.resolve()
     try:
+        earlier: list[Start] = []
+        for number in range(1, options.starts):
+            progress.done(f"start {number} of {options.starts}")
+            with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
+                earlier.append(cold_start(rig, _ready(rig, options, number)))
         with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
             facts |= {"engine": f"vLLM {chat.version(rig.bare.port)}", "engine_cores": rig.cores}
-            rows = _measure(rig, options)
+            rows = _measure(rig, options, earlier)
     except (EngineError, CacheUnavailable) as error:
         error.add_note(f"engine.log and daemon.log below {out} tell more")
         raise
@@ -109,8 +119,8 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
     )
 
 
-def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
-    """Every row."""
+def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> Ready:
+    """Both engines warm, with prompts that no other start has."""
     plan = Plan(
         requests=options.requests,
         bursts=options.bursts,
@@ -124,19 +134,27 @@ def _measure(rig: Rig, options: EngineBenchOptions) -> list[Row]:
         Load(engine.port, ANSWER_TOKENS, Meter.of_workers(engine.session))
         for engine in (rig.bare, rig.cached)
     )
-
-    def count(messages: list[chat.Message]) -> int:
-        return chat.count_tokens(cached.port, messages)
-
-    prompts = Prompts(count, options.prompt_tokens, options.seed)
+    prompts = Prompts(_counter(cached), options.prompt_tokens, options.seed + SEEDS * start)
     rig.progress.now("warming up")
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
-    cold = cold_tax(rig, plan, prompts, bare, cached)
+    return Ready(plan, prompts, bare, cached)
+
+
+def _counter(load: Load) -> Callable[[list[chat.Message]], int]:
+    """Counts the tokens of a conversation by asking an engine."""
+    return lambda messages: chat.count_tokens(load.port, messages)
+
+
+def _measure(rig: Rig, options: EngineBenchOptions, earlier: list[Start]) -> list[Row]:
+    """Every row; cold requests of earlier starts are among them."""
+    ready = _ready(rig, options, 0)
+    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
+    cold = cold_tax(rig, ready, earlier)
     computed_ms = cold[0]["base_ttft_ms"]["median"]
     found = [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
-    short = Prompts(count, LEAST_TOKENS, options.seed + 1)
+    short = Prompts(_counter(cached), LEAST_TOKENS, options.seed + 1)
     return [*found, one_shot(rig, options.one_shot, short, cached, prompts.next())]
 
 

@@ -6,7 +6,8 @@ two of the other side around it, because a machine that others share is another 
 later. There are three comparisons:
 
 - an engine with kvwise against one without it, which holds all that kvwise costs, and also what
-  two processes of the same program may differ by from one start to the next;
+  two processes of the same program may differ by from one start to the next, unless both are
+  started several times;
 - the engine with kvwise against itself when told to leave a request alone, which is free of that
   and holds what storing costs, but not what merely having a connector does;
 - for control each request without kvwise against the two of its kind around it: what they differ by
@@ -60,6 +61,20 @@ class Plan:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is asked of two engines that are warm, and how.
+
+    Attributes:
+        bare, cached: the engine without kvwise, and the one with it.
+    """
+
+    plan: Plan
+    prompts: Prompts
+    bare: Load
+    cached: Load
+
+
 @dataclass(slots=True)
 class _Side:
     """What one engine did, told these hints."""
@@ -71,14 +86,45 @@ class _Side:
     bursts: list[Burst] = field(default_factory=list)
 
 
-def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -> list[Row]:
-    """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Cold requests and bursts with kvwise in one start of both engines, and what is beside each.
+
+    Attributes:
+        over, under: requests with kvwise, and those without it around each as one.
+        bursts, base_bursts: likewise.
+    """
+
+    over: list[Timed]
+    under: list[Timed]
+    bursts: list[Burst]
+    base_bursts: list[Burst]
+
+
+def cold_start(rig: Rig, ready: Ready) -> Start:
+    """Measure cold requests in one start of both engines, and nothing else.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    without, with_ = _Side(rig.bare, bare), _Side(rig.cached, cached)
+    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, ready.cached)
+    _requests(rig, ready.plan, ready.prompts, without, with_)
+    _bursts(rig, ready.plan, ready.prompts, without, with_)
+    return _start(without, with_)
+
+
+def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]:
+    """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
+
+    The first of them holds what `earlier` starts of both engines came to as well.
+
+    Raises:
+        EngineError: an engine refused a request or fell silent.
+        SetupError: the disk is too slow for this bench.
+    """
+    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
+    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, cached)
     alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
     others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
     _requests(rig, plan, prompts, without, with_)
@@ -87,12 +133,13 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
     _requests(rig, plan, prompts, alone, storing)
     stored_tokens = cached.stored_tokens() - before
     drain_s = _bursts(rig, plan, prompts, without, with_)
+    _bursts(rig, plan, prompts, alone, storing)
     waited = [one.waited_ms / one.request_ms for one in without.requests]
+    starts = [*earlier, _start(without, with_)]
     tax: Row = {
         "path": "cold_tax",
         "against": "the engine without kvwise",
-        **request_columns(with_.requests, _means(without.requests, 1)),
-        **burst_columns(with_.bursts, _means(without.bursts, 1)),
+        **_of_starts(starts),
         "prompt_tokens": prompts.tokens,
         "cached_tokens": max(one.cached_tokens for one in with_.requests),
         "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
@@ -106,6 +153,7 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         "path": "store_tax",
         "against": "the same engine, told to leave a request alone",
         **request_columns(storing.requests, _means(alone.requests, 1)),
+        **burst_columns(storing.bursts, _means(alone.bursts, 1)),
         "stored_tokens_per_request": round(stored_tokens / plan.requests),
     }
     control: Row = {
@@ -120,6 +168,30 @@ def cold_tax(rig: Rig, plan: Plan, prompts: Prompts, bare: Load, cached: Load) -
         ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
         rig.progress.done(f"{row['path']}: first token in {ratio_}")
     return rows
+
+
+def _start(without: _Side, with_: _Side) -> Start:
+    """What both sides came to."""
+    return Start(
+        over=with_.requests,
+        under=_means(without.requests, 1),
+        bursts=with_.bursts,
+        base_bursts=_means(without.bursts, 1),
+    )
+
+
+def _of_starts(starts: Sequence[Start]) -> Row:
+    """Columns of all starts together, and the first token's ratio in each of them."""
+    over = [one for start in starts for one in start.over]
+    under = [one for start in starts for one in start.under]
+    bursts = [one for start in starts for one in start.bursts]
+    base_bursts = [one for start in starts for one in start.base_bursts]
+    each = [request_columns(start.over, start.under)["ttft_ratio"] for start in starts]
+    return {
+        **request_columns(over, under, [len(start.over) for start in starts]),
+        **burst_columns(bursts, base_bursts, [len(start.bursts) for start in starts]),
+        "ttft_ratio_of_starts": each,
+    }
 
 
 def _requests(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> None:
@@ -137,7 +209,7 @@ def _bursts(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -
         rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
         burst = [prompts.next() for _ in range(plan.burst_requests)]
         rig.only(side.engine)
-        side.bursts.append(side.load.burst(burst, plan.at_a_time))
+        side.bursts.append(side.load.burst(burst, plan.at_a_time, side.hints))
         if side is other:
             drains_s.append(rig.settle())
     return median(drains_s)
@@ -156,13 +228,18 @@ def _means(values: Sequence[T], apart: int) -> list[T]:
     return [one.mean(other) for one, other in zip(values, values[apart:], strict=False)]
 
 
-def request_columns(over: list[Timed], under: list[Timed]) -> Row:
-    """Times to the first token, of whole requests and of processors: `over` against `under`."""
+def request_columns(
+    over: list[Timed], under: list[Timed], counts: Sequence[int] | None = None
+) -> Row:
+    """Times to the first token, of whole requests and of processors: `over` against `under`.
+
+    `counts` says how many of them are of each start of the engines.
+    """
     row: Row = {}
     for name in ("ttft", "request", "cpu"):
         mine = [getattr(one, f"{name}_ms") for one in over]
         base = [getattr(one, f"{name}_ms") for one in under]
-        found = ratio(mine, base)
+        found = ratio(mine, base, counts)
         row[f"{name}_ratio"] = round(found.median, 4)
         row[f"{name}_ratio_interval"] = [round(found.low, 4), round(found.high, 4)]
         row[f"{name}_ms"] = _spread(mine)
@@ -175,11 +252,13 @@ def request_columns(over: list[Timed], under: list[Timed]) -> Row:
     return row
 
 
-def burst_columns(over: list[Burst], under: list[Burst]) -> Row:
-    """Tokens per second of bursts: `over` against `under`."""
+def burst_columns(
+    over: list[Burst], under: list[Burst], counts: Sequence[int] | None = None
+) -> Row:
+    """Tokens per second of bursts: `over` against `under`, in starts of so many."""
     mine = [one.tokens_per_s for one in over]
     base = [one.tokens_per_s for one in under]
-    found = ratio(mine, base)
+    found = ratio(mine, base, counts)
     return {
         "throughput_ratio": round(found.median, 4),
         "throughput_ratio_interval": [round(found.low, 4), round(found.high, 4)],

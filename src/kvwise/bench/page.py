@@ -60,7 +60,6 @@ _DECISION_HEADS = (
 
 def render(report: Report) -> str:
     """The whole page."""
-    style = (resources.files("kvwise.bench") / "page.css").read_text(encoding="utf-8")
     sections = (
         _problems(report),
         _cautions(report),
@@ -72,12 +71,18 @@ def render(report: Report) -> str:
         _decisions(report),
         _setting(report),
     )
+    return document(f"kvwise {report.setting.version} demo", _headline(report), sections)
+
+
+def document(kind: str, headline: str, sections: Iterable[str]) -> str:
+    """A page of sections that are HTML already; it asks nobody for anything."""
+    style = (resources.files("kvwise.bench") / "page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>kvwise demo: {escape(_headline(report))}</title><style>{style}</style></head>"
-        f"<body><main><header><p>kvwise {escape(report.setting.version)} demo</p>"
-        f"<h1>{escape(_headline(report))}</h1></header>{''.join(sections)}</main></body></html>\n"
+        f"<title>{escape(kind)}: {escape(headline)}</title><style>{style}</style></head>"
+        f"<body><main><header><p>{escape(kind)}</p>"
+        f"<h1>{escape(headline)}</h1></header>{''.join(sections)}</main></body></html>\n"
     )
 
 
@@ -188,7 +193,7 @@ def _goals(report: Report) -> str:
         )
         for goal in report.goals
     )
-    return f"<section><h2>Goals</h2>{_table(('goal', 'target', 'measured', ''), body)}</section>"
+    return f"<section><h2>Goals</h2>{table(('goal', 'target', 'measured', ''), body)}</section>"
 
 
 def _trust(report: Report) -> str:
@@ -226,9 +231,9 @@ def _decisions(report: Report) -> str:
     return (
         "<section><h2>What kvwise decided</h2><p>One prompt on its way through the run. A prompt "
         "is loaded only if that is expected to be faster than computing it.</p>"
-        + _table(_DECISION_HEADS, (_decision(row, LABELS[row.sample.phase]) for row in life))
+        + table(_DECISION_HEADS, (_decision(row, LABELS[row.sample.phase]) for row in life))
         + f"<details><summary>All {len(report.rows)} requests</summary>"
-        + _table(_DECISION_HEADS, (_decision(row, row.sample.name) for row in report.rows))
+        + table(_DECISION_HEADS, (_decision(row, row.sample.name) for row in report.rows))
         + "</details></section>"
     )
 
@@ -282,7 +287,7 @@ def _setting(report: Report) -> str:
     )
 
 
-def _table(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """A table that scrolls by itself on a narrow screen."""
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     rows = "".join(

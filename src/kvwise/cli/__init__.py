@@ -25,6 +25,8 @@ VERBS: Final = {
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
     "sim": "Run the brain in virtual time: under faults, or over a trace of requests.",
+    "plan": "Say which tiers pay, for a model, a host and a trace.",
+    "model": "Show how many bytes the KV of a model takes.",
     "trace": "Show what is in a trace of requests, or make one up.",
     "bench": "Measure tiers, engine and other caches beside yardsticks of the same minute.",
 }

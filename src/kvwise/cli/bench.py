@@ -11,6 +11,7 @@ from kvwise.cli.groups import LazyGroup, take_kills_as_ctrl_c
 BENCHES: Final[dict[str, str]] = {
     "tiers": "Memory, disk and bookkeeping, beside memcpy and fio.",
     "codec": "Ratio and speed of every codec, on real KV, beside memcpy and zstd.",
+    "boundary": "A codec on the way to disk: where it pays, and whether auto knows.",
     "quality": "What FP8 and NVFP4 change: a real model on KV that came back from a disk.",
     "engine": "A real engine with and without kvwise: cost when cold, gain on a hit.",
     "never-worse": "A real engine on a slow disk: choosing beside always loading, and never.",

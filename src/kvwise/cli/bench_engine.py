@@ -30,6 +30,7 @@ ONE_SHOT, QUICK_ONE_SHOT = 400, 20
 Examples:
   kvwise bench engine
   kvwise bench engine --quick --prompt-tokens 1024
+  kvwise bench engine --starts 5 --requests 24 --prompt-tokens 1024
   kvwise bench engine --json | jq '.rows[] | {path, ttft_ratio, throughput_ratio}'
 """
 )
@@ -38,10 +39,18 @@ Examples:
     type=click.IntRange(3, 1000),
     help=f"Cold requests of each side.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
 )
+@click.option(
+    "--starts",
+    type=click.IntRange(1, 50),
+    default=1,
+    show_default=True,
+    help="Start both engines so often for cold requests.",
+)
 @engine_options(out="bench-engine-out", prompt_tokens=PROMPT_TOKENS)
 def command(  # noqa: PLR0913  one parameter for each option
     *,
     requests: int | None,
+    starts: int,
     prompt_tokens: int,
     quick: bool,
     spare_cores: int,
@@ -59,6 +68,9 @@ def command(  # noqa: PLR0913  one parameter for each option
     machine makes of no difference at all. The row one_shot says how much of short prompts that
     nobody sends again is written to disk.
 
+    Two processes of the same program differ by a few hundredths from one start to the next; with
+    --starts cold_tax is of several starts, and its interval knows of that.
+
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
     """
@@ -66,6 +78,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     options = EngineBenchOptions(
         out=out,
         requests=requests or (QUICK_REQUESTS if quick else REQUESTS),
+        starts=starts,
         prompt_tokens=prompt_tokens,
         bursts=QUICK_BURSTS if quick else BURSTS,
         hits=QUICK_HITS if quick else HITS,

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -15,11 +14,10 @@ from rich.markup import escape
 
 from kvwise.bench.engine_prompts import LEAST_TOKENS
 from kvwise.bench.rows import Rows
+from kvwise.cli.options import Command, giving
 
 PROMPT_TOKENS_MAX = 3900
 """The engine's context, less an answer."""
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def engine_options(*, out: str, prompt_tokens: int) -> Callable[[Command], Command]:
@@ -50,12 +48,7 @@ def engine_options(*, out: str, prompt_tokens: int) -> Callable[[Command], Comma
         click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON."),
     )
 
-    def with_options(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return with_options
+    return giving(options)
 
 
 def _spare_cores() -> int:

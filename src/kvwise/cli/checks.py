@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from kvwise.config import Config, split_address
+from kvwise.config import Config
+from kvwise.config.values import split_address
 from kvwise.host import Host, control_group_limits, meminfo
 from kvwise.tiers import mapping
 from kvwise.units import GIB, MIB, format_size

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -15,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvwise import config as configuration
+from kvwise.cli.explain_codecs import codec_lines
 from kvwise.core.words import Choice, Decision, Ending, Why
 from kvwise.errors import CacheUnavailable, ConfigError
 from kvwise.live.client import Client
@@ -63,11 +66,18 @@ _ENDINGS = {
 Examples:
   kvwise explain -n 5
   kvwise explain --url /run/user/1000/kvwise/kvwise.sock --json
+  kvwise explain --config kvwise.toml
   kvwise explain --log events.kvlog --replay
   kvwise explain -n 6 --svg explain.svg
 """
 )
 @click.option("--url", help="Socket of the daemon; the configured one by default.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file with settings, which says where the daemon listens.",
+)
 @click.option(
     "--log",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -91,6 +101,7 @@ Examples:
 def command(  # noqa: PLR0913  one parameter for each option
     *,
     url: str | None,
+    file: Path | None,
     log: Path | None,
     limit: int,
     verify: bool,
@@ -102,23 +113,35 @@ def command(  # noqa: PLR0913  one parameter for each option
     Times are estimates at the moment of the decision, of the load considered best and of computing
     the same tokens instead; a load has to win by a margin. What a load took was measured; at the
     end stands how far the estimates of each tier were off.
+
+    A log does not tell the time of day, so what is shown of one counts back from its last decision.
     """
     if verify and log is None:
         raise ConfigError("--replay needs an event log; hint: add --log FILE")
+    if log is not None and (url or file):
+        raise ConfigError("--log reads a file and asks no daemon; hint: leave out --url, --config")
     if verify and log is not None:
         verdict, _ = replay(log)
         print_verdict(verdict, as_json=as_json)
         return 0 if verdict.equal else EXIT_DIFFERS
-    told = _read(log, limit) if log is not None else _ask(_socket(url), limit)
+    told = _read(log, limit) if log is not None else _ask(_socket(url, file), limit)
     if as_json:
         estimates = {tier: msgspec.to_builtins(one) for tier, one in told.estimates.items()}
-        shown = {"decisions": msgspec.to_builtins(told.decisions), "estimates": estimates}
+        shown = {
+            "decisions": msgspec.to_builtins(told.decisions),
+            "estimates": estimates,
+            "coding": told.coding,
+        }
         click.echo(json.dumps(shown, indent=2))
     elif told.decisions:
         console = Console(record=True, width=SVG_COLUMNS) if svg else _console()
+        if log is not None:
+            console.print("times count back from the last decision in the log\n", highlight=False)
         console.print(_table(told.decisions, told.at_ns))
         for tier, one in told.estimates.items():
             console.print(_judgement(tier, one), highlight=False)
+        for line in codec_lines(told.coding):
+            console.print(line, highlight=False, markup=False)
         if svg:
             svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
     else:
@@ -152,31 +175,35 @@ class _Told:
     """What there is to show.
 
     Attributes:
-        at_ns: when it was so, on the clock of the decisions.
+        at_ns: when it was so, on the clock of the decisions; None is at the last of them.
+        coding: how objects are written to the tiers, as far as is known.
     """
 
     decisions: list[Decision]
     estimates: dict[str, _Estimates]
-    at_ns: int
+    at_ns: int | None
+    coding: Mapping[str, Any]
 
 
-def _socket(url: str | None) -> str:
+def _socket(url: str | None, file: Path | None) -> str:
     """The socket that is meant."""
-    return url or configuration.load().socket_path
+    return url or configuration.load(file).socket_path
 
 
 def _read(log: Path, limit: int) -> _Told:
     """The last decisions of an event log or a decision log."""
     if is_decision_log(log):
         decisions, calibration = read_decisions(log, limit)
+        coding: Mapping[str, Any] = {}
     else:
         _, brain = replay(log)
         decisions, calibration = brain.decisions(limit), brain.calibration()
+        coding = brain.snapshot()["coding"]
     estimates = {
         tier: _Estimates(one.loads, one.mean_error, one.mean_bias)
         for tier, one in calibration.items()
     }
-    return _Told(decisions, estimates, decisions[-1].now_ns if decisions else 0)
+    return _Told(decisions, estimates, None, coding)
 
 
 def _ask(url: str, limit: int) -> _Told:
@@ -188,8 +215,9 @@ def _ask(url: str, limit: int) -> _Told:
         raise
     try:
         decisions = client.explain(limit)
-        said = client.status().get("estimates", {})
-        return _Told(decisions, msgspec.convert(said, dict[str, _Estimates]), now_ns())
+        status = client.status()
+        estimates = msgspec.convert(status.get("estimates", {}), dict[str, _Estimates])
+        return _Told(decisions, estimates, now_ns(), status.get("coding", {}))
     finally:
         client.close()
 
@@ -225,13 +253,20 @@ def print_verdict(verdict: Verdict, *, as_json: bool) -> None:
         click.echo("the log reached its size bound; what came later is not in it")
 
 
-def _table(decisions: list[Decision], at_ns: int) -> Table:
-    """Decisions, newest last: their age, and what happened in as many lines as it needs."""
+def _table(decisions: list[Decision], at_ns: int | None) -> Table:
+    """Decisions, newest last: their age, and what happened in as many lines as it needs.
+
+    Without a moment to count from, that of the last one is it.
+    """
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     for decision in decisions:
-        table.add_row(_age(at_ns - decision.now_ns), _told(decision))
+        if at_ns is None:
+            when = f"-{_span(decisions[-1].now_ns - decision.now_ns)}"
+        else:
+            when = f"{_span(at_ns - decision.now_ns)} ago"
+        table.add_row(when, _told(decision))
     return table
 
 
@@ -242,13 +277,13 @@ def _told(decision: Decision) -> Text:
     return text.append(choice, style="bold").append("".join(f"\n{line}" for line in [*rest, ""]))
 
 
-def _age(passed_ns: int) -> str:
-    """How long ago, in the unit that a person would use."""
+def _span(passed_ns: int) -> str:
+    """A time that has passed, in the unit that a person would use."""
     seconds = max(0, passed_ns) // NS_PER_S
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _lines(decision: Decision) -> list[str]:
@@ -271,6 +306,8 @@ def _lines(decision: Decision) -> list[str]:
         lines.append(f"the load took {format_seconds(decision.actual_s)}")
     elif decision.ending in _ENDINGS:
         lines.append(_ENDINGS[decision.ending])
+    if decision.pin_refused:
+        lines.append("its pin_s was not followed: as much as may be is pinned already")
     return lines
 
 

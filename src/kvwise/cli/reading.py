@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import isfinite
-from typing import Any, Final, TypedDict, TypeVar
+from typing import TypedDict
 
 import click
 
+from kvwise.cli.options import Finite, giving
 from kvwise.sim.trace.assembly import Options, Pace
 from kvwise.sim.trace.read import FORMATS
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Reading(TypedDict):
@@ -27,70 +24,55 @@ class Reading(TypedDict):
     absolute_subagents: bool
 
 
-class Finite(click.FloatRange):
-    """A number in a range; what is no number is in none."""
-
-    def convert(
-        self, value: float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number, refused where it is not finite."""
-        number: float = super().convert(value, param, ctx)
-        if not isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
-        return number
-
-
-_OPTIONS: Final = (
-    click.option(
-        "--format",
-        "format_",
-        type=click.Choice(list(FORMATS)),
-        help="What the files are, instead of telling it from their content.",
-    ),
-    click.option(
-        "--block-tokens",
-        type=click.IntRange(1, 1 << 20),
-        help="Tokens of a block, where it is not the format's usual number.",
-    ),
-    click.option(
-        "--start-every",
-        type=Finite(0, 1e9),
-        default=0.0,
-        show_default=True,
-        help="Seconds from the start of one recorded session to the next (weka, sharegpt).",
-    ),
-    click.option("--in-turn", is_flag=True, help="Or each starts when the one before has ended."),
-    click.option(
-        "--pace",
-        type=click.Choice([pace.value for pace in Pace]),
-        default=Pace.RECORDED.value,
-        show_default=True,
-        help="When a session's requests come: as recorded, after its pauses alone, or after its "
-        "pauses and the server's times (weka).",
-    ),
-    click.option(
-        "--api-factor",
-        type=Finite(0, 1e6),
-        default=1.0,
-        show_default=True,
-        help="What the server's times are multiplied by, with --pace scaled.",
-    ),
-    click.option(
-        "--mix-models", is_flag=True, help="Let models of one session share blocks (weka)."
-    ),
-    click.option(
-        "--absolute-subagents",
-        is_flag=True,
-        help="Times in a subagent count from the start of the session (weka).",
-    ),
+reading = giving(
+    [
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice(list(FORMATS)),
+            help="What the files are, instead of telling it from their content.",
+        ),
+        click.option(
+            "--block-tokens",
+            type=click.IntRange(1, 1 << 20),
+            help="Tokens of a block, where it is not the format's usual number.",
+        ),
+        click.option(
+            "--start-every",
+            type=Finite(0, 1e9),
+            default=0.0,
+            show_default=True,
+            help="Seconds from the start of one recorded session to the next (weka, sharegpt).",
+        ),
+        click.option(
+            "--in-turn", is_flag=True, help="Or each starts when the one before has ended."
+        ),
+        click.option(
+            "--pace",
+            type=click.Choice([pace.value for pace in Pace]),
+            default=Pace.RECORDED.value,
+            show_default=True,
+            help="When a session's requests come: as recorded, after its pauses alone, or after "
+            "its pauses and the server's times (weka).",
+        ),
+        click.option(
+            "--api-factor",
+            type=Finite(0, 1e6),
+            default=1.0,
+            show_default=True,
+            help="What the server's times are multiplied by, with --pace scaled.",
+        ),
+        click.option(
+            "--mix-models", is_flag=True, help="Let models of one session share blocks (weka)."
+        ),
+        click.option(
+            "--absolute-subagents",
+            is_flag=True,
+            help="Times in a subagent count from the start of the session (weka).",
+        ),
+    ]
 )
-
-
-def reading(command: Command) -> Command:
-    """Give a command the options of `Reading`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Give a command the options of `Reading`."""
 
 
 def options_of(said: Reading) -> Options:

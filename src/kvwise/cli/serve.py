@@ -19,6 +19,7 @@ import click
 import kvwise
 from kvwise import config as configuration
 from kvwise.config import Config
+from kvwise.config.values import split_address
 from kvwise.errors import ConfigError
 from kvwise.live.daemon import Daemon
 from kvwise.live.node import Node
@@ -182,7 +183,7 @@ def _ready(config: Config, node: Node, metrics: MetricsServer | None, *, as_json
     tiers, backing = status["levels"]["tiers"], status["arena"]["backing"]
     address = ""
     if metrics is not None:
-        host = configuration.split_address(config.serve.metrics)[0]
+        host = split_address(config.serve.metrics)[0]
         address = f"http://{host}:{metrics.port}/metrics"
     if as_json:
         facts = {

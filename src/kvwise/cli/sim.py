@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import click
 from click.core import ParameterSource
@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import kvwise
 from kvwise.cli.explain import print_verdict
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.options import Sectioned
 from kvwise.cli.processes import spread
 from kvwise.cli.reading import Reading, reading
 from kvwise.cli.sim_grid import run_grid
@@ -92,7 +93,25 @@ class Said(Reading, Replaying, Writing):
     jobs: int
 
 
+class Modes(Sectioned):
+    """A command whose options belong to modes."""
+
+    sections: ClassVar = {
+        "Under faults, unless one of the others is asked for": (
+            "seeds", "first", "seed", "requests", "audit_every",
+        ),
+        "A daemon's event log": ("log",),
+        "A trace, and a cache of a size": ("traces", "policy", "plan", "capacity_tokens"),
+        "A trace, and whole machines (with --trace)": ("stack", "speed"),
+        "A trace, memory and a disk (with --trace)": tuple(Writing.__annotations__),
+        "How a trace is read (with --trace)": tuple(Reading.__annotations__),
+        "Choosing, for many prompts and tiers": ("grid", "named"),
+    }  # fmt: skip
+    rest: ClassVar = "In several of these"
+
+
 @click.command(
+    cls=Modes,
     epilog="""\b
 Examples:
   kvwise sim
@@ -105,7 +124,7 @@ Examples:
   kvwise sim --trace trace.jsonl.gz --stack stack.toml --speed 2 --jobs 4
   kvwise sim --trace trace.jsonl.gz --writes --budgets 0.25,0.1 --jobs 4
   kvwise sim --grid --jobs 4
-"""
+""",
 )
 @click.argument(
     "files", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FILE...]"
@@ -138,7 +157,7 @@ Examples:
     "--replay",
     "log",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Instead, verify the event log of a daemon: same commands again?",
+    help="Verify this log: same commands again?",
 )
 @click.option(
     "--trace",
@@ -146,19 +165,19 @@ Examples:
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
     metavar="FILE...",
-    help="Instead, what a cache would do for this trace; more files and folders may follow.",
+    help="What a cache would do for this trace; more files and folders may follow.",
 )
 @click.option(
     "--grid",
     is_flag=True,
-    help="Instead, whether choosing is ever worse than always loading or never.",
+    help="Whether choosing is ever worse than always loading or never.",
 )
 @click.option(
     "--cell",
     "named",
     multiple=True,
     metavar="TOKENS,CLIENTS,GB/S",
-    help="With --grid: this cell alone; may be given several times.",
+    help="This cell alone; may be given several times.",
 )
 @replaying
 @writing
@@ -185,10 +204,11 @@ def command(
     With --trace, a trace of requests is run against a cache of so many tokens, each policy beside
     an exact LRU and one that knows the future. docs/simulator.md says what the figures mean.
 
-    With --writes, memory and a disk hold shares of it, and what the disk hits is shown beside what
-    it is written, for several budgets.
+    With --writes as well, memory and a disk hold shares of it, and what the disk hits is shown
+    beside what it is written, for several budgets.
 
-    With --stack as well, whole machines are simulated, with engines, links and drives that queue.
+    With --stack instead of a size, whole machines are simulated, with engines, links and drives
+    that queue.
 
     With --grid, prefixes of several lengths are asked for by several clients, from tiers of several
     rates: always loaded, always computed, and whichever the brain chooses.
@@ -215,6 +235,7 @@ def command(
         jobs=said["jobs"],
     )
     if seed is not None:
+        _refuse_beside_seed()
         campaign = replace(campaign, first=_number(seed), seeds=1)
     begin_s = time.perf_counter()
     summary = Summary()
@@ -257,6 +278,20 @@ def _mode(said: Said, logged: bool, traced: bool) -> Mode:
             wanted = " or ".join(one.value for one in modes)
             raise click.UsageError(f"{called} is for {wanted}, not for {mode.value}")
     return mode
+
+
+def _refuse_beside_seed() -> None:
+    """One seed is one; who wants several says where they begin.
+
+    Raises:
+        click.UsageError: it was said how many, or which is the first.
+    """
+    context = click.get_current_context()
+    for name in ("seeds", "first"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--seed is one seed, and --{name} is about several; hint: --first 7 --seeds 5"
+            )
 
 
 def _number(text: str) -> int:

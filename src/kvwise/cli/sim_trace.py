@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import click
 import msgspec
 from rich.console import Console
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.options import Finite, giving
 from kvwise.cli.processes import spread
-from kvwise.cli.reading import Finite, Reading, options_of
+from kvwise.cli.reading import Reading, options_of
 from kvwise.cli.sim_stack import run_stack
 from kvwise.cli.sim_tables import show_results
 from kvwise.core.policies import POLICIES
 from kvwise.errors import ConfigError
+from kvwise.sim.replay.brains import LEARNS
 from kvwise.sim.replay.profile import DEFAULT, PROFILES, Profile, read_profile
 from kvwise.sim.replay.single import Job, Run, run_single
 from kvwise.sim.replay.sweep import Result, result_of
@@ -35,8 +37,6 @@ RUNS_MAX = 1_000
 SCALE = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 EVERY = "all"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class Replaying(TypedDict):
     """What to run over a trace, as options say it."""
@@ -49,51 +49,47 @@ class Replaying(TypedDict):
     speed: float
 
 
-_OPTIONS: Final = (
-    click.option(
-        "--policy",
-        default="lru",
-        show_default=True,
-        metavar="NAME[,NAME...]",
-        help=f"With --trace: eviction policies to run ({', '.join(POLICIES)}), or {EVERY}.",
-    ),
-    click.option(
-        "--plan",
-        default="auto",
-        show_default=True,
-        type=click.Choice(PLANS),
-        help="With --trace: load what is faster, always, or never.",
-    ),
-    click.option(
-        "--capacity-tokens",
-        metavar="N[,N...]",
-        help="With --trace: tokens that the cache holds; 300k, 1M and 2.5G are numbers too.",
-    ),
-    click.option(
-        "--profile",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"With --trace or --grid: how fast the model is, as TOML, instead of {DEFAULT}.",
-    ),
-    click.option(
-        "--stack",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="With --trace: run the machines that this TOML file describes, with all their queues.",
-    ),
-    click.option(
-        "--speed",
-        type=Finite(1e-6, 1e6),
-        default=1.0,
-        show_default=True,
-        help="With --stack: let requests arrive so many times as fast.",
-    ),
+replaying = giving(
+    [
+        click.option(
+            "--policy",
+            default=LEARNS,
+            show_default=True,
+            metavar="NAME[,NAME...]",
+            help=f"Eviction policies to run ({', '.join(POLICIES)}), or {EVERY}.",
+        ),
+        click.option(
+            "--plan",
+            default="auto",
+            show_default=True,
+            type=click.Choice(PLANS),
+            help="Load what is faster, always, or never.",
+        ),
+        click.option(
+            "--capacity-tokens",
+            metavar="N[,N...]",
+            help="Tokens that the cache holds; 300k, 1M and 2.5G are numbers too.",
+        ),
+        click.option(
+            "--profile",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"How fast the model is, as TOML, instead of {DEFAULT}; not with --stack.",
+        ),
+        click.option(
+            "--stack",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Run the machines that this TOML file describes, with all their queues.",
+        ),
+        click.option(
+            "--speed",
+            type=Finite(1e-6, 1e6),
+            default=1.0,
+            show_default=True,
+            help="Let requests arrive so many times as fast.",
+        ),
+    ]
 )
-
-
-def replaying(command: Command) -> Command:
-    """Give a command the options of `Replaying`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Give a command the options of `Replaying`."""
 
 
 def run_trace(

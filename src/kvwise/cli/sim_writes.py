@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar
+from typing import TypedDict
 
 import click
 import msgspec
@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kvwise.bench.progress import Terminal
+from kvwise.cli.options import Finite, giving
 from kvwise.cli.processes import spread
-from kvwise.cli.reading import Finite, Reading, options_of
+from kvwise.cli.reading import Reading, options_of
 from kvwise.cli.sim_tables import heading
 from kvwise.errors import ConfigError
 from kvwise.sim.replay.curves import ABLATION, EVERYTHING, RULES, WriteResult, results_of
@@ -36,8 +37,6 @@ from kvwise.units import parse_size
 BUDGETS = "0.5,0.25,0.1,0.05,0.02"
 BUDGETS_MAX = 100
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class Writing(TypedDict):
     """The tiers and budgets to run, as options say it."""
@@ -49,49 +48,44 @@ class Writing(TypedDict):
     budgets: str
 
 
-_OPTIONS: Final = (
-    click.option(
-        "--writes",
-        is_flag=True,
-        help="With --trace: disk hits against bytes written, for all, what is seen twice and what "
-        "is worth it.",
-    ),
-    click.option(
-        "--dram-share",
-        type=Finite(0, 1),
-        default=0.03,
-        show_default=True,
-        help="With --writes: share of the trace's different blocks that memory holds.",
-    ),
-    click.option(
-        "--disk-share",
-        type=Finite(0, 1),
-        default=0.3,
-        show_default=True,
-        help="With --writes: share that the disk holds.",
-    ),
-    click.option(
-        "--disk-rate",
-        default="56GB",
-        show_default=True,
-        metavar="SIZE",
-        help="With --writes: bytes a second that the disk reads.",
-    ),
-    click.option(
-        "--budgets",
-        default=BUDGETS,
-        show_default=True,
-        metavar="SHARE[,SHARE...]",
-        help="With --writes: what may be written in a day, as shares of what writing all takes.",
-    ),
+writing = giving(
+    [
+        click.option(
+            "--writes",
+            is_flag=True,
+            help="Disk hits against bytes written, for all, what came before and what is worth it.",
+        ),
+        click.option(
+            "--dram-share",
+            type=Finite(0, 1),
+            default=0.03,
+            show_default=True,
+            help="Share of the trace's different blocks that memory holds.",
+        ),
+        click.option(
+            "--disk-share",
+            type=Finite(0, 1),
+            default=0.3,
+            show_default=True,
+            help="Share that the disk holds.",
+        ),
+        click.option(
+            "--disk-rate",
+            default="56GB",
+            show_default=True,
+            metavar="SIZE",
+            help="Bytes a second that the disk reads.",
+        ),
+        click.option(
+            "--budgets",
+            default=BUDGETS,
+            show_default=True,
+            metavar="SHARE[,SHARE...]",
+            help="What may be written in a day, as shares of what writing all takes.",
+        ),
+    ]
 )
-
-
-def writing(command: Command) -> Command:
-    """Give a command the options of `Writing`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Give a command the options of `Writing`."""
 
 
 def run_curves(

@@ -23,6 +23,8 @@ from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.reading import Reading, options_of, reading
 from kvwise.cli.trace_tables import show_summary
 from kvwise.errors import ConfigError
+from kvwise.planner.catalogue import find_model
+from kvwise.planner.shapes import Precisions
 from kvwise.sim.trace.make import KINDS, PARAMETERS, Parameter, Row, make_rows
 from kvwise.sim.trace.read import FORMATS, read
 from kvwise.sim.trace.summary import summarise
@@ -71,6 +73,7 @@ Formats:
 {_formats()}
 \b
 Examples:
+  kvwise trace info conversation_trace.jsonl.gz --model llama-3.1-70b
   kvwise trace info conversation_trace.jsonl.gz --bytes-per-token 320KiB
   kvwise trace info sessions/ --start-every 200
   kvwise trace info trace.jsonl --json | jq .blocks.needed
@@ -86,10 +89,17 @@ Examples:
 @click.option(
     "--bytes-per-token", metavar="SIZE", help="Of KV in the model, to show capacities as memory."
 )
+@click.option(
+    "--model", metavar="MODEL", help="Take the bytes from this model; see 'kvwise model'."
+)
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(
-    files: tuple[Path, ...], bytes_per_token: str | None, as_json: bool, **said: Unpack[Reading]
+    files: tuple[Path, ...],
+    bytes_per_token: str | None,
+    model: str | None,
+    as_json: bool,
+    **said: Unpack[Reading],
 ) -> int:
     """Show what is in a trace: lengths, sessions, reuse, and hit ratio by capacity.
 
@@ -97,7 +107,11 @@ def info(
     reused only if all before it in the prompt are too. Hit ratios are those of an exact LRU, the
     cold start included.
     """
+    if model is not None and bytes_per_token is not None:
+        raise click.UsageError("--model and --bytes-per-token say the same thing; give one of them")
     kv_bytes = _bytes(bytes_per_token) if bytes_per_token is not None else 0
+    if model is not None:
+        kv_bytes = round(find_model(model).token_bytes(Precisions()))
     with Terminal(Console(stderr=True)) as progress:
         summary = summarise(read(files, options_of(said), progress.now), progress.now)
     if as_json:

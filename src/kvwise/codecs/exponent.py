@@ -167,3 +167,20 @@ def shape_of(room: Bytes, size_bytes: int, loops: ModuleType) -> Shape:
     if size != size_bytes:
         raise FrameError(f"{size} bytes were written for a payload of {size_bytes}")
     return Shape(KINDS[kind], 1 << bits, size_bytes, loops)
+
+
+def mode_of(stored: Buffers) -> Mode | None:
+    """How the first segment that shrank was written; None if none did, or no codec of ours."""
+    loops, room = _loops(), joined(stored)
+    if room.size < HEADER.size:
+        return None
+    size_bytes = HEADER.unpack_from(room.data)[-1]
+    try:
+        shape = shape_of(room, size_bytes, loops)
+    except FrameError:
+        return None
+    modes = room[HEADER.size : min(shape.begin, room.size) : loops.RECORD_BYTES]
+    shrunk = modes[modes != 0]
+    if not shrunk.size:
+        return None
+    return "dense" if shrunk[0] == loops.DENSE else "fixed"

@@ -26,10 +26,8 @@ from kvwise.codecs.exponent_escapes import (
     note_dense,
     note_fixed,
     pack_far,
-    unpack_far,
 )
 from kvwise.codecs.exponent_planes import (
-    compiled,
     pack_dense,
     pack_fixed,
     split,
@@ -38,6 +36,7 @@ from kvwise.codecs.exponent_planes import (
 )
 from kvwise.codecs.exponent_stream import fence, stream
 from kvwise.codecs.exponent_words import BF16, BYTES, LOW_BITS, REST_BITS, gather, spread
+from kvwise.codecs.machine_code import compiled
 
 RAW, FIXED, DENSE = 0, 1, 2
 RECORD_BYTES = 16
@@ -75,7 +74,8 @@ def data_bytes(mode: int, kind: int, count: int, far: int, rare: int) -> int:
         return 4 * eighth + beside + _words(2 * far) + _words(far)
     if mode == DENSE:
         return 3 * eighth + beside + _far_bytes(far) + _words(rare)
-    return BYTES[kind] * count
+    whole: int = BYTES[kind] * count
+    return whole
 
 
 @compiled
@@ -163,7 +163,7 @@ def _encode_fixed(kind: int, words: Any, data: Any, record: Any, work: Any) -> i
     pack_fixed(words, codes, flags[: codes.size], np.uint64(base))
     room = (exponents, spots)
     elements, most = words.view(np.uint16), places[: count // 16]
-    far = note_fixed(elements, flags[: codes.size], np.int64(base), most, room)
+    far = note_fixed(elements, flags[: codes.size], int(base), most, room)
     if far == DAMAGED or data_bytes(FIXED, kind, count, far, 0) >= BYTES[kind] * count:
         return DAMAGED
     if rest.size:
@@ -238,25 +238,26 @@ def encode(how: Any, segment: int, elements: Any, records: Any, data: Any) -> in
 @compiled
 def _decode_dense(data: Any, parts: Any, record: Any, words: Any, work: Any) -> int:
     """Undo `_encode_dense`."""
-    _, places, exponents, spots, zeros = work
+    _, places, spots, zeros = work
     _, base, far, rare = _read_record(record)
     _, planes, rest, begin = parts
     if find_dense(planes, places) != far:
         return DAMAGED
-    end = begin + _far_bytes(far)
-    palette = record[_PALETTE_AT : _PALETTE_AT + PALETTE + 1]
-    codes, left = data[begin:end].view(np.uint64), data[end : end + rare]
-    if unpack_far(codes, palette, left, far, (exponents, spots)) == DAMAGED:
-        return DAMAGED
     unpack_dense(planes, rest if rest.size else zeros[: words.size // 2], words, np.uint64(base))
-    fix_dense(words.view(np.uint16), planes.size // 3, places[:far], exponents)
-    return 0
+    end, beyond = begin + _far_bytes(far), np.uint16(base + PALETTE)
+    codes, left = data[begin:end].view(np.uint64), np.empty(PALETTE + 1 + rare, np.uint16)
+    left[:PALETTE] = record[_PALETTE_AT : _PALETTE_AT + PALETTE]
+    left[PALETTE] = beyond
+    left[PALETTE + 1 :] = data[end : end + rare]
+    left[:] = (left ^ beyond) << np.uint16(7)
+    turns = (left[: PALETTE + 1], left[PALETTE + 1 :])
+    return fix_dense(words.view(np.uint16), codes, places[:far], turns, spots)
 
 
 @compiled
 def _decode_fixed(data: Any, parts: Any, record: Any, words: Any, work: Any) -> int:
     """Undo `_encode_fixed`."""
-    _, _, _, _, zeros = work
+    _, _, _, zeros = work
     _, base, far, _ = _read_record(record)
     _, codes, rest, begin = parts
     end = begin + _words(2 * far)
@@ -297,10 +298,10 @@ def _decode_segment(kind: int, data: Any, record: Any, elements: Any, work: Any)
 @compiled
 def decode(kind: int, segment: int, records: Any, data: Any, elements: Any) -> int:
     """Undo `encode`; bytes of data used, or DAMAGED."""
-    places, exponents = np.empty(segment + SPARE, np.uint16), np.empty(segment + SPARE, np.uint8)
-    spots, zeros = np.empty(segment + SPARE, np.uint16), np.zeros(segment // 8, np.uint64)
+    places, spots = np.empty(segment + SPARE, np.uint16), np.empty(segment + SPARE, np.uint16)
+    zeros = np.zeros(0 if kind == BF16 else segment // 8, np.uint64)
     room = np.empty(0 if kind == BF16 else segment // 4, np.uint64)
-    work = (room, places, exponents, spots, zeros)
+    work = (room, places, spots, zeros)
     made = np.empty(BYTES[kind] * segment // 8, np.uint64)
     target, begin = elements.view(np.uint64), 0
     for number in range(records.size // RECORD_BYTES):

@@ -11,13 +11,11 @@ Importing this module needs Numba; compiling happens at the first call of each l
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-Loop = TypeVar("Loop", bound=Callable[..., Any])
+from kvwise.codecs.machine_code import compiled
 
 EXPONENT, BIT = np.uint64(0x00FF_00FF_00FF_00FF), np.uint64(0x0001_0001_0001_0001)
 CARRY = np.uint64(0x0100_0100_0100_0100)
@@ -33,11 +31,6 @@ _BEYOND, _FOUR = np.uint64(0x01F0_01F0_01F0_01F0), np.uint64(0x0780_0780_0780_07
 _FIRST, _SECOND = np.uint64(0x0080_0080_0080_0080), np.uint64(0x0100_0100_0100_0100)
 _THIRD = np.uint64(0x0200_0200_0200_0200)
 _ZERO = np.uint64(0)
-
-
-def compiled(function: Loop) -> Loop:
-    """A loop as machine code that lets other threads run while it does."""
-    return cast("Loop", njit(nogil=True, boundscheck=False, error_model="numpy")(function))
 
 
 @compiled

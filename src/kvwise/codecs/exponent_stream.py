@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from kvwise.codecs.exponent_planes import compiled
+from kvwise.codecs.machine_code import compiled
 
 LINE_BYTES = 64
 _LINE_WORDS = LINE_BYTES // 8

@@ -32,8 +32,8 @@ from kvwise.codecs.exponent_planes import (
     S8,
     S12,
     S16,
-    compiled,
 )
+from kvwise.codecs.machine_code import compiled
 
 BF16, FP16, FP32, E4M3, E5M2 = range(len(KINDS))
 """Kinds by their number in `KINDS`, which loops are told."""

@@ -21,7 +21,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kvwise.codecs.elements import Kind
-from kvwise.codecs.exponent_cpu import compiled
+from kvwise.codecs.machine_code import compiled
 
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _SIGN = np.uint32(0x8000_0000)

@@ -47,6 +47,7 @@ class Fp8(Scaled):
         """
         if form not in FP8_FORMS.values():
             raise ConfigError(f"{form.value} is no form of FP8; hint: e4m3 or e5m2")
+        self.require(elements)
         if scale == "tensor":
             elements = replace(elements, heads=1, run_elements=elements.tensor_elements)
         number = next(number for number, one in FP8_FORMS.items() if one is form)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from kvwise.codecs.elements import Kind
-from kvwise.codecs.exponent_cpu import compiled
 from kvwise.codecs.floats_cpu import (
     LEAST_SCALE,
     Form,
@@ -22,6 +21,7 @@ from kvwise.codecs.floats_cpu import (
     scale_of,
     widener,
 )
+from kvwise.codecs.machine_code import compiled
 from kvwise.codecs.scaled import DAMAGED, Loops
 
 _ONE = np.float32(1)

@@ -32,6 +32,9 @@ from kvwise.errors import ConfigError, FrameError
 E2M1_FORM = 2
 """The form's number in headers."""
 
+BLOCK_ELEMENTS = 16
+"""Neighbours that share a scale."""
+
 
 class Nvfp4(Scaled):
     """Elements in four bits, with a scale for each sixteen."""
@@ -46,14 +49,10 @@ class Nvfp4(Scaled):
             ConfigError: such elements cannot be, or tensors are not whole blocks.
             ImportError: Numba is not installed, or does not go with what is.
         """
+        self.require(elements)
         from kvwise.codecs import nvfp4_cpu
 
-        block = nvfp4_cpu.BLOCK_ELEMENTS
-        if elements.tensor_elements % block:
-            raise ConfigError(
-                f"a tensor of {elements.tensor_elements} elements is no whole number of blocks; "
-                f"hint: NVFP4 takes {block} elements at a time, fp8 takes any number"
-            )
+        block = BLOCK_ELEMENTS
 
         def loops(shape: Shape) -> Loops:
             heads, run = shape.elements.heads, shape.elements.run_elements
@@ -63,3 +62,17 @@ class Nvfp4(Scaled):
 
         blocks = replace(elements, heads=1, run_elements=block)
         super().__init__(Shape(E2M1_FORM, blocks), loops)
+
+    @staticmethod
+    def require(elements: Elements) -> None:
+        """See that elements are whole blocks of what can have scales.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        if elements.tensor_elements % BLOCK_ELEMENTS:
+            raise ConfigError(
+                f"a tensor of {elements.tensor_elements} elements is no whole number of blocks; "
+                f"hint: NVFP4 takes {BLOCK_ELEMENTS} elements at a time, fp8 takes any number"
+            )
+        Scaled.require(elements)

@@ -81,24 +81,28 @@ class Scaled:
     lossless = False
 
     def __init__(self, shape: Shape, loops: Callable[[Shape], Loops]) -> None:
-        """`loops` gives those of a shape; it raises FrameError where there are none.
-
-        Raises:
-            ConfigError: elements that have no scale, or tensors that are not whole runs.
-        """
-        kind = shape.elements.kind
-        if kind not in KINDS.values():
-            wanted = ", ".join(one.value for one in KINDS.values())
-            raise ConfigError(
-                f"KV in {kind.value} has no scale to be found; hint: this codec takes {wanted}"
-            )
-        if not _fits(shape.elements):
-            raise ConfigError(
-                f"a tensor of {shape.elements.tensor_elements} elements is no whole number of "
-                f"{shape.elements.heads} heads in runs of {shape.elements.run_elements}"
-            )
+        """`loops` gives those of a shape; it raises FrameError where there are none."""
         self._shape = shape
         self._loops = loops
+
+    @staticmethod
+    def require(elements: Elements) -> None:
+        """See that elements can have scales.
+
+        Raises:
+            ConfigError: they have none, or tensors are not whole runs.
+        """
+        if elements.kind not in KINDS.values():
+            wanted = ", ".join(one.value for one in KINDS.values())
+            raise ConfigError(
+                f"KV in {elements.kind.value} is as small as it gets; hint: this codec takes "
+                f"{wanted}, so leave client.lossy off"
+            )
+        if not _fits(elements):
+            raise ConfigError(
+                f"a tensor of {elements.tensor_elements} elements is no whole number of "
+                f"{elements.heads} heads in runs of {elements.run_elements}"
+            )
 
     def encode(self, payload: Buffers) -> Buffers:
         """Write a payload down; the payload itself unless that saves a block."""

@@ -19,6 +19,7 @@ from kvwise.core.records import Calibration
 from kvwise.core.recovery import Recovery
 from kvwise.core.shelf import State
 from kvwise.core.stores import Stores
+from kvwise.core.timing import Equipped, Timed
 from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
     Asked,
@@ -55,7 +56,7 @@ class Brain:
         self._world = World(config)
         self._loads = Loads(self._world)
         self._wishes = Wishes(self._world)
-        self._stores = Stores(self._world, self._wishes)
+        self._stores = Stores(self._world, self._wishes, self._loads.records)
         self._recovery = Recovery(self._world)
         self._clients: set[int] = set()
 
@@ -72,8 +73,7 @@ class Brain:
         world.blocks.advance(world.now_ns)
         match event:
             case Asked():
-                self._loads.asked(event)
-                self._wishes.asked(event)
+                self._loads.asked(event, can_pin=self._wishes.asked(event))
             case Wanted():
                 self._loads.wanted(event)
             case Offered():
@@ -84,6 +84,8 @@ class Brain:
                 self._stores.used(self._loads.released(event))
             case Done() | Failed():
                 self._finish(event)
+            case Timed():
+                world.codings.timed(event)
             case Tick():
                 self._loads.expire()
                 self._wishes.pass_time()
@@ -117,6 +119,8 @@ class Brain:
                 governor.restore(world.now_ns, event.balance, event.away_s)
             case Cleared():
                 self._clear(event.space)
+            case Equipped():
+                world.codings.equipped(event.codings)
             case _:
                 raise TypeError(f"not an event: {event!r}")
 
@@ -212,6 +216,7 @@ class Brain:
                 for tier, governor in self._stores.governors.items()
             },
             "costs": self._costs(),
+            "coding": world.codings.told((x.number, x.label) for x in world.spaces),
             "estimates": {
                 tier: {"loads": one.loads, "error": one.mean_error, "bias": one.mean_bias}
                 for tier, one in self.calibration().items()

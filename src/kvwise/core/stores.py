@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvwise.core.admit import WORTH, Admit, Reject, admit_prompt
+from kvwise.core.elements import AS_IS, Form
 from kvwise.core.govern import Governor
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
-from kvwise.core.records import RECORDS_MAX
+from kvwise.core.records import RECORDS_MAX, Records
 from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.wishes import Wishes
@@ -93,15 +94,17 @@ class StoreJob:
     rows: list[int]
     raw_bytes: int
     left: int
+    form: Form = AS_IS
 
 
 class Stores:
     """Everything about getting KV into the cache and down its tiers."""
 
-    def __init__(self, world: World, wishes: Wishes) -> None:
+    def __init__(self, world: World, wishes: Wishes, records: Records) -> None:
         """No leases, no jobs, nothing waiting."""
         self._world = world
         self._wishes = wishes
+        self._records = records
         self.leases: dict[int, StoreLease] = {}
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
@@ -129,7 +132,8 @@ class Stores:
             granted.reasons[verdict.why] += len(event.keys) // KEY_BYTES
         else:
             self._take_in(event, space, granted)
-            self._wishes.used(granted.present, event.hints, space)
+            if not self._wishes.used(granted.present, event.hints, space):
+                self._records.refuse_pin(event.client, event.request)
         number = 0
         if granted.rows:
             number = world.number()
@@ -223,7 +227,8 @@ class Stores:
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:
-            self._wishes.stored(kept, lease.hints, lease.space)
+            if not self._wishes.stored(kept, lease.hints, lease.space):
+                self._records.refuse_pin(lease.client, lease.request)
             self._consider(kept, lease.hints, (lease.client, lease.request))
 
     def left(self, client: int) -> None:
@@ -319,7 +324,8 @@ class Stores:
         rows: list[int] = []
         size_bytes = 0
         space: Space | None = None
-        while queue and size_bytes < JOB_BYTES_MAX:
+        form = AS_IS
+        while queue and size_bytes < JOB_BYTES_MAX and not form.trial:
             row = blocks.index.find(queue.front())
             if row == NONE or blocks.shelves[DRAM].state[row] != State.READY:
                 queue.pop()
@@ -335,11 +341,13 @@ class Stores:
             if refusal is not None:
                 world.tally.refused[f"{world.name(tier)}|{refusal.value}"] += 1
                 continue
-            space = here
+            if space is None:
+                space, form = here, world.codings.form(tier, here.subject)
             rows.append(row)
             size_bytes += need_bytes
         if space is not None:
-            self._write(tier, space, rows)
+            world.codings.counted(tier, space.number, len(rows) - 1)
+            self._write(tier, space, rows, form)
         return space is not None
 
     def _place(self, tier: int, row: int, need_bytes: int) -> Why | None:
@@ -363,9 +371,9 @@ class Stores:
         self.governors[tier].spend(need_bytes)
         return None
 
-    def _write(self, tier: int, space: Space, rows: list[int]) -> None:
+    def _write(self, tier: int, space: Space, rows: list[int], form: Form) -> None:
         world, index = self._world, self._world.blocks.index
-        job = StoreJob(world.number(), tier, rows, space.raw_bytes, len(rows))
+        job = StoreJob(world.number(), tier, rows, space.raw_bytes, len(rows), form)
         self.jobs[job.number] = job
         items = tuple(
             Item(
@@ -378,11 +386,19 @@ class Stores:
             for row in rows
         )
         layout = space.layout.digest() if space.layout else bytes(16)
-        world.out.append(Store(job.number, tier, space.digest, layout, space.raw_bytes, items))
+        world.out.append(
+            Store(job.number, tier, space.digest, layout, space.raw_bytes, items, form)
+        )
 
     def done(self, job: StoreJob, event: Done) -> None:
         """One object is on its tier."""
         world, row = self._world, job.rows[event.item]
+        shelf = world.blocks.shelves[job.tier]
+        whole_bytes = shelf.stored[row] * shelf.spec.unit_bytes
+        world.codings.wrote(
+            world.blocks.index.space[row], job.form.coding, event.stored_bytes / whole_bytes
+        )
+        self.governors[job.tier].spend(event.stored_bytes - whole_bytes)
         world.blocks.resize(job.tier, row, event.stored_bytes)
         world.blocks.finish(job.tier, row, location=event.location)
         world.tally.written_bytes[world.name(job.tier)] += event.stored_bytes

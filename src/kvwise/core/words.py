@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvwise.core.balance import Balance
+from kvwise.core.elements import AS_IS, Coding, Elements, Form
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.layout import Layout
+from kvwise.core.timing import Equipped, Timed
 from kvwise.errors import FailureKind
 
 DRAM = 0
@@ -74,8 +76,9 @@ class Namespace:
         label: readable name, for people and metrics.
         layout: shape of its objects.
         token_s: first guess of the seconds one token takes to compute, before any is measured.
-        pair_tokens: first guess of how many tokens' time one pair of a token and one it attends to
-            takes; 0 if unknown.
+        pair_tokens: first guess of what a pair of tokens takes, in tokens; 0 if unknown.
+        elements: what its objects hold; None if that is not known, and then they stay as they are.
+        lossy: coding that its engine allows to change numbers; PLAIN for none. Part of `digest`.
     """
 
     digest: bytes
@@ -83,6 +86,8 @@ class Namespace:
     layout: Layout
     token_s: float = 1e-3
     pair_tokens: float = 0.0
+    elements: Elements | None = None
+    lossy: Coding = Coding.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ class TierSpec:
         overhead_bytes: bytes a stored object needs beyond its payload.
         rate_bytes_per_s: first guess of the read rate, before any is measured.
         latency_s: first guess of the fixed time of one load, before any is measured.
+        run_bytes: of a load, what is still to be decoded when its last byte has come; 0 for all.
+        lanes: threads that decode at once.
     """
 
     name: str
@@ -104,6 +111,8 @@ class TierSpec:
     overhead_bytes: int
     rate_bytes_per_s: float
     latency_s: float
+    run_bytes: int = 0
+    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +144,7 @@ class Asked:
         total_tokens: tokens of the prompt; at least one is always left to compute.
         backlog_tokens: tokens of prompts that the engine still has to compute before this one.
         backlog_pairs: sum over those prompts of n * (c + n / 2), n new tokens after c cached ones.
-        layers: layers over which the engine overlaps the copy of what is in the arena with
-            computing; 0 if a load has to end before its prompt is computed.
+        layers: over which copies from the arena overlap with computing; 0 if they cannot.
         requests: how many share the engine's steps now, this one included.
     """
 
@@ -268,8 +276,7 @@ class Recovered:
         tier: index of the tier.
         keys, parents: of the records, joined.
         locations: one token for each record, little-endian u64.
-        stored_bytes: bytes that the tier spends on each record, little-endian u32; `Layout` has
-            the bound that makes this enough.
+        stored_bytes: what each takes, little-endian u32; `Layout` has the bound for that.
         raw_bytes: payload bytes of each record.
     """
 
@@ -323,7 +330,7 @@ class Budgeted:
 
 Event = (
     Joined | Left | Asked | Wanted | Offered | Filled | Released | Observed | Done | Failed
-    | Recovered | Space | Cleared | Tick | Budgeted
+    | Recovered | Space | Cleared | Tick | Budgeted | Timed | Equipped
 )  # fmt: skip
 
 
@@ -335,18 +342,16 @@ class Decision:
         match_tokens: leading tokens found in the cache, device included.
         load_tokens: tokens the plan loads; 0 for recompute.
         tiers: tokens to load by tier name, in the order of the prompt.
-        load_s: estimated seconds of the load that was considered best, queues included.
-        recompute_s: estimated seconds to compute the same tokens instead.
+        load_s, recompute_s: estimated seconds of the best load, queues included, and to compute it.
         margin: fraction of `own_s` by which the load must win.
-        actual_s: measured seconds of the load, 0 while unknown.
-        ending: what became of it; OPEN while unknown.
+        actual_s, ending: measured seconds, and what became of it; 0 and OPEN while unknown.
         own_s: part of `load_s` in which it keeps tiers and links busy itself.
         backlog_s: estimated seconds until the engine is done with earlier prompts.
-        exposed_s: part of `load_s` by which it delays the first token: what does not hide behind
-            earlier prompts, or behind computing the rest.
+        exposed_s: part of `load_s` that delays the first token: hidden behind no other work.
         relief_s: what the engine's time is worth to loads that are under way.
         doubt_s: by how much loading must win for the uncertainty of all this. It does when
             `recompute_s + relief_s - exposed_s > margin * own_s + doubt_s`.
+        pin_refused: whether a hint to keep blocks was not followed: too many are kept.
     """
 
     now_ns: int
@@ -369,6 +374,7 @@ class Decision:
     exposed_s: float = 0.0
     relief_s: float = 0.0
     doubt_s: float = 0.0
+    pin_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +472,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write objects from arena pages to a tier. Each item ends in one `Done` or `Failed`."""
+    """Write objects from arena pages to a tier, in a form. Each item ends in `Done` or `Failed`."""
 
     job: int
     tier: int
@@ -474,14 +480,14 @@ class Store:
     layout: bytes
     raw_bytes: int
     items: tuple[Item, ...]
+    form: Form = AS_IS
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
     """These objects are no longer on a tier: give their space back, tell whoever follows events.
 
-    Keys (joined), locations and stored bytes, one for each object. In the arena the pages are free
-    already; the command only tells.
+    Keys (joined), locations and stored bytes, one for each object; arena pages are free already.
     """
 
     tier: int

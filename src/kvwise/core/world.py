@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from kvwise.core.blocks import Blocks
+from kvwise.core.coding import Codings, Subject
 from kvwise.core.cost import Costs, Lane, Pipe, Recompute
+from kvwise.core.elements import Coding, Elements
 from kvwise.core.explore import Explorer
 from kvwise.core.layout import Layout
 from kvwise.core.words import DRAM, Command, Namespace, TierSpec
@@ -35,6 +37,8 @@ class BrainConfig:
         chance_min: what is used again with a smaller probability is not written below the arena.
         eviction: name of the eviction policy.
         admission: what is written below the arena, see `admit.ADMISSIONS`.
+        codec: how objects are written below the arena, see `coding.CODECS`.
+        codings: what this machine can have for it.
     """
 
     page_bytes: int
@@ -49,17 +53,30 @@ class BrainConfig:
     chance_min: float = 0.02
     eviction: str = "lru"
     admission: str = "worth"
+    codec: str = "off"
+    codings: tuple[Coding, ...] = ()
 
 
 @dataclass(slots=True)
 class Space:
-    """One namespace. `layout` is None while its blocks were recovered but nobody joined it yet."""
+    """One namespace. `layout` is None while its blocks were recovered but nobody joined it yet.
+
+    Attributes:
+        elements, lossy: as in `Namespace`.
+    """
 
     number: int
     digest: bytes
     label: str
     raw_bytes: int
     layout: Layout | None = None
+    elements: Elements | None = None
+    lossy: Coding = Coding.PLAIN
+
+    @property
+    def subject(self) -> Subject:
+        """What the choice of a coding must know of it."""
+        return Subject(self.number, self.elements, self.lossy)
 
 
 @dataclass(slots=True)
@@ -92,6 +109,7 @@ class World:
             Explorer(len(pipes)),
             reading=[Lane() for _ in config.tiers],
         )
+        self.codings = Codings(config.tiers, config.codec, config.codings)
         self.tally = Tally()
         self.out: list[Command] = []
         self.now_ns = 0
@@ -144,12 +162,20 @@ class World:
         space = self.meet(namespace.digest, namespace.label, raw_bytes)
         if space.layout is None:
             space.layout, space.label = namespace.layout, namespace.label
+            space.elements, space.lossy = namespace.elements, namespace.lossy
             self.costs.recompute[space.number] = Recompute(namespace.token_s, namespace.pair_tokens)
             self.costs.device[space.number] = Pipe(DEVICE_RATE_BYTES_PER_S, DEVICE_LATENCY_S)
         return space
 
+    def expected_bytes(self, tier: int, space: Space) -> int:
+        """Bytes that an object of a namespace is expected to take, as it would be written now."""
+        whole_bytes, coding = self.stored_bytes(tier, space.raw_bytes), self.codings
+        share = coding.share(space.number, coding.standing(tier, space.number).coding)
+        unit = self.config.tiers[tier].unit_bytes
+        return min(whole_bytes, -(-int(whole_bytes * share) // unit) * unit) or unit
+
     def stored_bytes(self, tier: int, raw_bytes: int) -> int:
-        """Bytes that a tier is expected to spend on an object."""
+        """Bytes that a tier spends on an object at most: as it is, framed and padded."""
         if tier == DRAM:
             unit, extra = self.config.page_bytes, 0
         else:

@@ -77,7 +77,7 @@ class Worth:
         if world.config.admission != WORTH:
             return self._by_rule(tier, rows)
         space = world.spaces[world.blocks.index.space[rows[0]]]
-        size_bytes = world.stored_bytes(tier, space.raw_bytes)
+        size_bytes = world.expected_bytes(tier, space)
         factor = PRIORITY_BASE**hints.priority
         if hints.ttl_s:
             horizon_ns = min(horizon_ns, int(hints.ttl_s * 1e9))
@@ -107,7 +107,7 @@ class Worth:
             seen, stamp = blocks.reuse.uses.is_seen, blocks.index.stamp
             count = next((n for n, row in enumerate(rows) if not seen(stamp[row])), count)
         space = world.spaces[blocks.index.space[rows[0]]]
-        size_bytes = count * world.stored_bytes(tier, space.raw_bytes)
+        size_bytes = count * world.expected_bytes(tier, space)
         return [Bundle([*rows[:count]], RULE_VALUE_S, size_bytes)] * bool(count), len(rows) - count
 
     def chance(self, row: int, horizon_ns: int) -> float:

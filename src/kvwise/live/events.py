@@ -32,7 +32,7 @@ from kvwise.core.world import BrainConfig
 from kvwise.errors import BugError, ConfigError, FrameError
 from kvwise.units import GIB, format_size
 
-MAGIC = b"KVWLOG3\n"
+MAGIC = b"KVWLOG4\n"
 FAMILY = MAGIC[:6]
 """How the logs of every version begin."""
 

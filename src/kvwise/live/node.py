@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import kvwise
-from kvwise.codecs import frame
+from kvwise.codecs import forms, frame
 from kvwise.codecs.base import BLOCK_BYTES
+from kvwise.codecs.forms import Codecs
 from kvwise.config import Config
 from kvwise.core.brain import Brain
+from kvwise.core.elements import Coding, Elements
 from kvwise.core.govern import life_years
+from kvwise.core.timing import Equipped
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
 from kvwise.core.world import SPACES_MAX, BrainConfig
 from kvwise.errors import ConfigError
@@ -33,7 +36,7 @@ from kvwise.live.stats import Latencies
 from kvwise.live.warm import Warmer
 from kvwise.tiers.base import Found, Tier
 from kvwise.tiers.directio import Io
-from kvwise.tiers.disk import DiskConfig, DiskTier
+from kvwise.tiers.disk import READ_RUN_BYTES, DiskConfig, DiskTier
 from kvwise.tiers.dram import Arena, ArenaShape, Backing
 from kvwise.units import NS_PER_S, format_size
 
@@ -83,9 +86,13 @@ class Node:
             undo.callback(self.arena.close)
             self._tiers: dict[int, Tier] = {}
             if config.disk.paths:
-                self._tiers[DISK] = _open_disk(config)
+                self._codecs = Codecs()
+                self._tiers[DISK] = _open_disk(config, self._codecs)
                 undo.callback(self._tiers[DISK].close)
             brain = _brain_config(config, self.arena)
+            wanted = self._tiers and config.disk.codec != "off"
+            self._to_equip = {one: forms.WARM for one in brain.codings if one.lossless and wanted}
+            self._lossy = {one for one in brain.codings if not one.lossless and wanted}
             self._log = _open_log(config, brain)
             self._decisions = _open_decisions(config)
             self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
@@ -146,8 +153,10 @@ class Node:
         """A client opens a namespace.
 
         Raises:
-            ConfigError: its objects do not fit the arena, or its name stands for another shape.
+            ConfigError: its objects do not fit the arena or the codec that it asks for, or its
+                name stands for another shape.
         """
+        forms.require(namespace.lossy, namespace.elements)
         raw_bytes, shape = namespace.layout.object_bytes, self.arena.shape
         if raw_bytes > shape.page_count * shape.page_bytes:
             raise ConfigError(
@@ -173,6 +182,13 @@ class Node:
                     "hint: engines that share a namespace must agree on chunk and block size"
                 )
         self.pump.handle([Joined(now_ns(), client, namespace)])
+        if namespace.elements is not None:
+            with self._lock:
+                codings, self._to_equip = self._to_equip, {}
+                if namespace.lossy in self._lossy:
+                    self._lossy.remove(namespace.lossy)
+                    codings = {**codings, namespace.lossy: namespace.elements}
+            self._equip(codings)
 
     def knows(self, space: bytes) -> bool:
         """Whether somebody joined a namespace."""
@@ -221,6 +237,22 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
+    def _equip(self, codings: dict[Coding, Elements]) -> None:
+        """Have codecs compiled on a thread of their own, and tell the brain when they are there."""
+
+        def compile_all() -> None:
+            try:
+                for coding, elements in codings.items():
+                    self._codecs.warm([coding], elements)
+            except ImportError as error:
+                _log.warning("no codecs: %s; hint: %s", error, forms.INSTALL)
+                return
+            if self.pump.is_sound:
+                self.pump.handle([Equipped(now_ns(), tuple(codings))])
+
+        if codings:
+            threading.Thread(target=compile_all, name="kvwise-codecs", daemon=True).start()
+
     def _tell(self, number: int, found: Found) -> None:
         """Tell the brain of some records."""
         self.pump.handle(
@@ -263,7 +295,7 @@ def _open_arena(config: Config) -> Arena:
     return arena
 
 
-def _open_disk(config: Config) -> Tier:
+def _open_disk(config: Config, codecs: Codecs | None = None) -> Tier:
     """The disk tier."""
     disk = config.disk
     return DiskTier(
@@ -276,6 +308,7 @@ def _open_disk(config: Config) -> Tier:
             readers=disk.threads,
         ),
         clock_ns=now_ns,
+        codecs=codecs,
     )
 
 
@@ -332,6 +365,8 @@ def _brain_config(config: Config, arena: Arena) -> BrainConfig:
                 overhead_bytes,
                 DISK_RATE_BYTES_PER_S,
                 DISK_LATENCY_S,
+                run_bytes=READ_RUN_BYTES,
+                lanes=max(1, min(config.disk.threads, len(os.sched_getaffinity(0)))),
             )
         )
     return BrainConfig(
@@ -346,4 +381,17 @@ def _brain_config(config: Config, arena: Arena) -> BrainConfig:
         write_bytes_per_day=daily_bytes(config),
         chance_min=config.write.min_chance,
         eviction=config.evict.policy,
+        codec=config.disk.codec,
+        codings=_codings(config),
     )
+
+
+def _codings(config: Config) -> tuple[Coding, ...]:
+    """Codings that can be used, said once where some are wanted and there are none."""
+    found = forms.at_hand()
+    if config.disk.paths and config.disk.codec != "off" and not found:
+        _log.warning(
+            "no codecs: what is written to disk stays as it is; hint: %s, or disk.codec = off",
+            forms.INSTALL,
+        )
+    return found

@@ -37,7 +37,7 @@ from kvwise.live.clock import deadline_after, now_ns, seconds_until
 from kvwise.live.decisions import DecisionLog
 from kvwise.live.events import EventLog
 from kvwise.live.stats import Latencies
-from kvwise.live.workers import Outcome, Workers
+from kvwise.live.workers import Report, Workers
 from kvwise.tiers.base import Tier
 from kvwise.tiers.dram import Arena, SlotState
 from kvwise.units import NS_PER_S
@@ -208,8 +208,8 @@ class Pump:
 
     # --- from other threads ---
 
-    def _report(self, job: Load | Store, outcomes: Sequence[Outcome]) -> None:
-        """The workers tell what became of items."""
+    def _report(self, job: Load | Store, outcomes: Sequence[Report]) -> None:
+        """The workers tell what became of items, and what that took."""
         if isinstance(job, Load):
             for outcome in outcomes:
                 if isinstance(outcome, Done):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvwise.core.brain import Brain
+from kvwise.core.elements import Coding, Elements
 from kvwise.core.hints import Hints
 from kvwise.core.keys import DIGEST_BYTES, KEY_BYTES
 from kvwise.core.words import (
@@ -44,6 +45,7 @@ REQUESTS_MAX = 1 << 16
 COPIED_BYTES_MAX = 1 << 40
 SECONDS_MAX = 1e6
 PAIRS_MAX = 1e18
+ELEMENTS_MAX = 1 << 31
 """What no prompt, load or step goes beyond: counters add these up for as long as the daemon lives,
 and the fits multiply them."""
 
@@ -84,6 +86,9 @@ class Session:
         layers = sum(max(1, len(group.pages_bytes)) for group in namespace.layout.groups)
         if len(namespace.label) > LABEL_CHARS_MAX or layers > LAYERS_MAX:
             raise ConfigError(f"namespace {label} has {layers} layers, or too long a name")
+        lossy = namespace.lossy
+        if not _is_geometry(namespace.elements) or (lossy.lossless and lossy is not Coding.PLAIN):
+            raise ConfigError(f"namespace {label} has elements or a lossy codec that cannot be")
         self._node.join(self._client, namespace)
 
     def ask(self, ask: Ask) -> Plan:
@@ -255,3 +260,11 @@ def _check_hints(hints: Hints) -> None:
     """Refuse numbers that no hint can have."""
     if not hints.is_sane:
         raise BugError(f"no request can mean these hints: {hints}")
+
+
+def _is_geometry(elements: Elements | None) -> bool:
+    """Whether elements can be those of an object."""
+    if elements is None:
+        return True
+    tensor, heads, run = elements.tensor_elements, elements.heads, elements.run_elements
+    return 0 < run * heads <= tensor <= ELEMENTS_MAX and heads > 0 and tensor % (run * heads) == 0

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvwise.config import split_address
+from kvwise.config.values import split_address
 from kvwise.errors import ConfigError
 from kvwise.units import NS_PER_S
 
@@ -98,6 +98,7 @@ class SnapshotCollector(Collector):
         yield from _levels(snapshot["levels"])
         yield from _endurance(snapshot["endurance"], snapshot["drive_life_years"])
         yield from _costs(snapshot["costs"])
+        yield from _coding(snapshot["coding"])
         yield from _estimates(snapshot["estimates"])
         down = GaugeMetricFamily(
             "kvwise_tier_down", "Places of the tier given up until a restart.", labels=("tier",)
@@ -179,6 +180,48 @@ def _costs(costs: Mapping[str, Any]) -> Iterator[Metric]:
     for label, values in costs["namespaces"].items():
         token.add_metric((label,), values["token_s"])
     yield token
+
+
+def _coding(coding: Mapping[str, Any]) -> Iterator[Metric]:
+    """How objects are written to the tiers, why, and the rates that this rests on."""
+    used = GaugeMetricFamily(
+        "kvwise_codec_used",
+        "1 for the codec that objects are written with, and why.",
+        labels=("tier", "namespace", "codec", "why"),
+    )
+    gain = GaugeMetricFamily(
+        "kvwise_codec_gain",
+        "Part of the time of a load that the codec saves; below 0 it costs.",
+        labels=("tier", "namespace"),
+    )
+    share = GaugeMetricFamily(
+        "kvwise_codec_share",
+        "What a codec leaves of an object.",
+        labels=("tier", "namespace", "codec"),
+    )
+    for tier, spaces in coding["choices"].items():
+        for label, one in spaces.items():
+            used.add_metric((tier, label, one["coding"], one["why"]), 1)
+            gain.add_metric((tier, label), one["gain"])
+            for codec, value in one["shares"].items():
+                share.add_metric((tier, label, codec), value)
+    yield from (used, gain, share)
+    rate = GaugeMetricFamily(
+        "kvwise_codec_rate_bytes", "Payload bytes/s of one thread.", labels=("work", "codec")
+    )
+    link = GaugeMetricFamily(
+        "kvwise_link_rate_bytes", "Bytes/s of a tier's medium.", labels=("work", "tier")
+    )
+    for work, family in (("encode", rate), ("decode", rate), ("read", link), ("write", link)):
+        for name, value in coding[f"{work}_bytes_per_s"].items():
+            family.add_metric((work, name), value)
+    yield from (rate, link)
+    switches = CounterMetricFamily(
+        "kvwise_codec_switches", "Times a tier began to use a codec.", labels=("tier", "codec")
+    )
+    for key, count in coding["switches"].items():
+        switches.add_metric(key.split("|"), count)
+    yield switches
 
 
 def _estimates(estimates: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:

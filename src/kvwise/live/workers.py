@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvwise.core.timing import Timed
 from kvwise.core.words import Done, Drop, Failed, Item, Load, Store
 from kvwise.errors import FailureKind, TierError
 from kvwise.live.clock import deadline_after, now_ns, seconds_until
@@ -35,6 +36,8 @@ WAIT_S = 1.0
 """How long an idle thread sleeps before it looks again although nobody woke it."""
 
 Outcome = Done | Failed
+Report = Outcome | Timed
+"""What a worker tells: what became of an item, or what the tier took for it all."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +60,7 @@ class Workers:
         self,
         tiers: Mapping[int, Tier],
         arena: Arena,
-        report: Callable[[Load | Store, Sequence[Outcome]], None],
+        report: Callable[[Load | Store, Sequence[Report]], None],
         *,
         threads: int,
     ) -> None:
@@ -167,6 +170,7 @@ class Workers:
                 for job, outcomes in self._steps(work):
                     answered.update(outcome.item for outcome in outcomes)
                     self._report(job, outcomes)
+                self._tell(work)
             except TierError as error:
                 kind = error.kind
                 text = f"a job on tier {_tier(work)} failed: {error}"
@@ -177,6 +181,17 @@ class Workers:
             if isinstance(work, _Batch) and len(answered) < len(work.items):
                 lost = [failed for failed in _all_failed(work, kind) if failed.item not in answered]
                 self._report(work.job, lost)
+
+    def _tell(self, work: _Batch | Drop) -> None:
+        """Report what the tier took for what it did."""
+        if isinstance(work, _Batch):
+            tier, now = work.job.tier, now_ns()
+            timed = [
+                Timed(now, tier, one.work, one.coding, one.size_bytes, one.elapsed_ns)
+                for one in self._tiers[tier].spent()
+            ]
+            if timed:
+                self._report(work.job, timed)
 
     def _next(self) -> _Batch | Drop | None:
         """What to do now; None when there will be nothing more."""
@@ -248,7 +263,7 @@ class Workers:
         """Write a batch from the arena."""
         objects = [
             (
-                Record(item.key, item.parent, job.space, job.layout, job.raw_bytes),
+                Record(item.key, item.parent, job.space, job.layout, job.raw_bytes, job.form),
                 self._arena.buffers(item.pages, job.raw_bytes),
             )
             for item in batch.items

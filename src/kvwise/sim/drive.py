@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvwise.core.elements import Coding
+from kvwise.core.timing import Timed, Work
 from kvwise.core.words import Done, Drop, Failed, Item, Load, Store, TierSpec
 from kvwise.errors import FailureKind
+from kvwise.sim.codecs import LAWS
 from kvwise.sim.dice import Dice
 from kvwise.sim.faults import READ_KINDS, WRITE_KINDS, Fault, Injector
 from kvwise.sim.machines import Arena, DriveLaw, Medium, Record
@@ -21,6 +24,7 @@ from kvwise.sim.timeline import Act, Timeline
 from kvwise.units import NS_PER_MS, NS_PER_S, round_up
 
 Outcome = Done | Failed
+Report = Outcome | Timed
 _STALL = 200
 """How many times longer an operation takes on a slow tier, or when it stalls."""
 
@@ -33,7 +37,7 @@ class Yard:
     """What all drives of a node work with.
 
     Attributes:
-        report: tells the node what became of an item.
+        report: tells the node what became of an item, and what that took.
         clear: has somebody clear the cache.
         clock_ns: the node's clock, which is not the world's.
         dice: for what is no fault: the size of a record.
@@ -42,7 +46,7 @@ class Yard:
     timeline: Timeline
     injector: Injector
     arena: Arena
-    report: Callable[[Outcome], None]
+    report: Callable[[Report], None]
     clear: Act
     clock_ns: Callable[[], int]
     dice: Dice
@@ -168,7 +172,7 @@ class Drive:
     def _writing_max(self) -> int:
         return max(1, self._spec.law.depth // 2)
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Report) -> None:
         """Answer for an item, unless nobody is there to hear it."""
         if self._on:
             self._yard.report(outcome)
@@ -190,6 +194,11 @@ class Drive:
         )
         return took_ns * _STALL if slow else took_ns
 
+    def _time(self, work: Work, coding: Coding, size_bytes: int, elapsed_ns: int) -> None:
+        """Tell what some work took."""
+        now_ns = self._yard.clock_ns()
+        self._report(Timed(now_ns, self._tier, work, coding, size_bytes, elapsed_ns))
+
     def _read(self, work: _Read) -> None:
         """Start a read."""
         if self._yard.clock_ns() >= work.job.deadline_ns:
@@ -199,11 +208,26 @@ class Drive:
         self._reading.append(work)
         self._yard.arena.begin(work.item.pages)
         size_bytes, key = work.item.stored_bytes, work.item.key
-        took_ns = self._took_ns(size_bytes, Fault.READ_STALL, key, write=False)
-        self._yard.timeline.after(took_ns, lambda: self._read_done(work, took_ns))
+        moved_ns = self._took_ns(size_bytes, Fault.READ_STALL, key, write=False)
+        share_ns = moved_ns // len(self._reading)
+        decoded_ns = self._decode_ns(work)
+        took_ns = moved_ns + decoded_ns
+
+        def done() -> None:
+            self._read_done(work, took_ns)
+            self._time(Work.READ, Coding.PLAIN, size_bytes, share_ns)
+
+        self._yard.timeline.after(took_ns, done)
         if self._yard.injector.strikes(Fault.CLEAR_IN_READ, key):
             detail = self._yard.injector.dice(Fault.CLEAR_IN_READ, key)
             self._yard.timeline.after(detail.below(took_ns + 1), self._yard.clear)
+
+    def _decode_ns(self, work: _Read) -> int:
+        """How long restoring takes what is read, if it has to be."""
+        record = self._medium.records.get(work.item.location)
+        if record is None or record.coding is Coding.PLAIN:
+            return 0
+        return LAWS[record.coding].decode_ns(record.raw_bytes)
 
     def _read_done(self, work: _Read, took_ns: int) -> None:
         if not self._on:
@@ -254,17 +278,37 @@ class Drive:
         """Start a write."""
         item, job, spec = work.item, work.job, self._spec.tier
         size_bytes = job.raw_bytes + spec.overhead_bytes
-        if self._spec.shrinks:
+        coding = job.form.coding
+        if coding is not Coding.PLAIN:
+            size_bytes -= int(job.raw_bytes * (1 - LAWS[coding].share))
+        elif self._spec.shrinks:
             size_bytes -= self._yard.dice.named("shrinks", item.key).below(job.raw_bytes)
         stored_bytes = round_up(size_bytes, spec.unit_bytes)
-        record = Record(item.key, item.parent, job.space, job.raw_bytes, stored_bytes)
+        record = Record(
+            item.key, item.parent, job.space, job.raw_bytes, stored_bytes, coding=coding
+        )
         used_bytes = self._medium.used_bytes + sum(r.stored_bytes for _, r in self._writing)
         fits = used_bytes + stored_bytes <= self._medium.capacity_bytes
         require("no write beyond the cap", (self._tier, used_bytes, stored_bytes), held=fits)
         self._writing.append((work, record))
         took_ns = self._took_ns(stored_bytes, Fault.WRITE_STALL, item.key, write=True)
         before = self._yard.arena.changes(item.pages)
-        self._yard.timeline.after(took_ns, lambda: self._write_done(work, record, before))
+        law = LAWS.get(coding)
+        took_ns += law.encode_ns(job.raw_bytes) if law else 0
+
+        def done() -> None:
+            self._write_done(work, record, before)
+            self._time_codec(job)
+
+        self._yard.timeline.after(took_ns, done)
+
+    def _time_codec(self, job: Store) -> None:
+        """Tell what writing a payload down took, and restoring it if that was tried."""
+        coding, law = job.form.coding, LAWS.get(job.form.coding)
+        if law is not None:
+            self._time(Work.ENCODE, coding, job.raw_bytes, law.encode_ns(job.raw_bytes))
+        if law is not None and job.form.trial:
+            self._time(Work.DECODE, coding, job.raw_bytes, law.decode_ns(job.raw_bytes))
 
     def _write_done(self, work: _Write, record: Record, before: int) -> None:
         if not self._on:

@@ -153,6 +153,7 @@ class Ledger:
             copy = self.tiers[command.tier][item.key]
             if event.stored_bytes < copy.stored_bytes:
                 self._full.discard(command.tier)
+            self._give_back(command.tier, copy.stored_bytes - event.stored_bytes)
             self.used_bytes[command.tier] += event.stored_bytes - copy.stored_bytes
             copy.life, copy.location = Life.WHOLE, event.location
             copy.stored_bytes = event.stored_bytes
@@ -416,6 +417,12 @@ class Ledger:
             self._budgets[tier] = self._now_ns, left_bytes - size_bytes
             thrifty = left_bytes >= 0
             require("writes keep to the budget", (tier, size_bytes, left_bytes), held=thrifty)
+
+    def _give_back(self, tier: int, size_bytes: int) -> None:
+        """An object took less than was set aside for it: the budget has that again."""
+        if tier in self._budgets:
+            since_ns, left_bytes = self._budgets[tier]
+            self._budgets[tier] = since_ns, left_bytes + size_bytes
 
     def _parent(self, key: bytes, parent: bytes) -> None:
         same = self.parents.get(key) == parent

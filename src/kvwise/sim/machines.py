@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvwise.core.elements import Coding
 from kvwise.sim.dice import Dice
 from kvwise.sim.timeline import Timeline
 from kvwise.units import NS_PER_S
@@ -139,6 +140,7 @@ class Record:
     raw_bytes: int
     stored_bytes: int
     rotten: bool = False
+    coding: Coding = Coding.PLAIN
 
 
 class Medium:

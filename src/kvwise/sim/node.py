@@ -17,6 +17,7 @@ import msgspec
 from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
 from kvwise.core.layout import Layout
+from kvwise.core.timing import Equipped
 from kvwise.core.words import (
     DRAM,
     Budgeted,
@@ -40,7 +41,7 @@ from kvwise.core.words import (
 from kvwise.core.world import BrainConfig
 from kvwise.sim.checkers import audit
 from kvwise.sim.dice import Dice
-from kvwise.sim.drive import Drive, DriveSpec, Outcome, Yard
+from kvwise.sim.drive import Drive, DriveSpec, Report, Yard
 from kvwise.sim.faults import Injector
 from kvwise.sim.ledger import Ledger
 from kvwise.sim.machines import Arena, Medium, Record
@@ -138,6 +139,7 @@ class Node:
             spent = replace(balance, level_bytes=0.0)  # nobody knows what was written at the end
             self.handle(Budgeted(self.clock_ns(), number, spent))
         self._recover()
+        self.handle(Equipped(self.clock_ns(), self.config.codings))
         self.is_up = True
 
     def crash(self, *, down_ns: int, capacity_share: float = 1.0) -> None:
@@ -260,8 +262,8 @@ class Node:
             self._carry_out(command)
         return answer
 
-    def _report(self, outcome: Outcome) -> None:
-        """A drive tells what became of an item."""
+    def _report(self, outcome: Report) -> None:
+        """A drive tells what became of an item, and what that took."""
         self.handle(outcome)
 
     def _carry_out(self, command: Command) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from kvwise.core.coding import CODECS
+from kvwise.core.elements import Elements, Kind
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.policies import POLICIES
 from kvwise.core.words import Namespace, TierSpec
 from kvwise.core.world import BrainConfig
+from kvwise.sim.codecs import LAWS
 from kvwise.sim.dice import Dice
 from kvwise.sim.drive import DriveSpec
 from kvwise.sim.engine import BLOCK_TOKENS, EngineSpec
@@ -32,15 +35,18 @@ POWER_CUTS = 5
 REQUESTS = 60
 """Requests of a scenario, unless asked otherwise: a few hundred events."""
 
+BF16 = Elements(Kind.BF16, 512, 1, 512)
 LARGE = Namespace(
     b"sim: large model",
     "large",
     Layout(BLOCK_TOKENS, CHUNK_TOKENS, (Group(GroupKind.FULL, (40 * KIB, 35 * KIB)),)),
+    elements=BF16,
 )
 SMALL = Namespace(
     b"sim: small model",
     "small",
     Layout(BLOCK_TOKENS, CHUNK_TOKENS, (Group(GroupKind.FULL, (14 * KIB, 14 * KIB)),)),
+    elements=BF16,
 )
 HYBRID = Namespace(
     b"sim: two windows",
@@ -55,7 +61,8 @@ HYBRID = Namespace(
         ranks=2,
     ),
 )
-"""Two groups, larger chunks, and two ranks whose parts of an object meet within a page."""
+"""Two groups, larger chunks, two ranks whose parts of an object meet within a page, and numbers of
+which nothing is known."""
 
 OBJECT_BYTES = round_up(LARGE.layout.object_bytes + HEADER_BYTES, UNIT_BYTES)
 """What the largest object takes on a lower tier."""
@@ -198,4 +205,6 @@ def _brain(dice: Dice, drives: tuple[DriveSpec, ...]) -> BrainConfig:
         write_bytes_per_day=24 * hour_bytes,
         eviction=dice.pick(tuple(POLICIES)),
         chance_min=dice.named("chance").pick((0.0, 0.0, 0.02, 0.3)),
+        codec=dice.named("codec").pick(CODECS),
+        codings=tuple(LAWS),
     )

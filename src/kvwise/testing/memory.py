@@ -16,7 +16,7 @@ from kvwise.codecs.frame import HEADER_BYTES, Header
 from kvwise.codecs.plain import PLAIN
 from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.testing.codecs import scatter
-from kvwise.tiers.base import Buffers, Found, Placed, Record, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Spent, Want
 
 
 @dataclass(slots=True)
@@ -100,6 +100,10 @@ class MemoryTier:
                 location.to_bytes(8, "little"),
                 len(data).to_bytes(4, "little"),
             )
+
+    def spent(self) -> Sequence[Spent]:
+        """Nothing: no form is heeded here, and memory is no link."""
+        return ()
 
     def close(self) -> None:
         """Answer CLOSED from now on; the shelf stays."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvwise.core.elements import AS_IS, Coding, Form
+from kvwise.core.timing import Work
 from kvwise.errors import TierError
 
 Buffers = Sequence[memoryview]
@@ -20,7 +22,7 @@ Buffers = Sequence[memoryview]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What identifies an object on a tier; all of it is in the frame header and verified on load.
+    """What identifies an object on a tier, in the frame header and verified on load; and its form.
 
     Attributes:
         key: 16 bytes.
@@ -28,6 +30,7 @@ class Record:
         space: 16 bytes, namespace digest.
         layout: 16 bytes, layout digest.
         raw_bytes: payload bytes.
+        form: how it is to be written down; nothing that is verified.
     """
 
     key: bytes
@@ -35,6 +38,7 @@ class Record:
     space: bytes
     layout: bytes
     raw_bytes: int
+    form: Form = AS_IS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,16 @@ class Want:
     buffers: Buffers
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What some work took, see `timing.Timed`."""
+
+    work: Work
+    coding: Coding
+    size_bytes: int
+    elapsed_ns: int
+
+
 class Tier(Protocol):
     """A place that keeps objects. Every call may block and runs on a worker thread."""
 
@@ -137,6 +151,10 @@ class Tier(Protocol):
     @property
     def down(self) -> Sequence[str]:
         """Why parts of its medium were given up until the next start, one line for each."""
+        ...
+
+    def spent(self) -> Sequence[Spent]:
+        """What its work took since this was asked last."""
         ...
 
     def close(self) -> None:

@@ -23,10 +23,12 @@ import numpy as np
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Codec, scratch, total_bytes
+from kvwise.codecs.forms import Codecs
 from kvwise.codecs.plain import PLAIN
+from kvwise.core.timing import Work
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
-from kvwise.tiers.base import FOUND_MAX, Buffers, Found, Placed, Record, Want
+from kvwise.tiers.base import FOUND_MAX, Buffers, Found, Placed, Record, Spent, Want
 from kvwise.tiers.crew import Crew
 from kvwise.tiers.directio import Io
 from kvwise.tiers.extents import (
@@ -37,7 +39,8 @@ from kvwise.tiers.extents import (
     unpack_location,
 )
 from kvwise.tiers.footer import Entries
-from kvwise.tiers.room import Room
+from kvwise.tiers.meters import Meters
+from kvwise.tiers.room import Expected, Room
 from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
 from kvwise.tiers.segments import Directory
 from kvwise.units import GIB, MIB
@@ -96,21 +99,28 @@ class DiskTier:
     name = "disk"
 
     def __init__(
-        self, config: DiskConfig, *, clock_ns: Callable[[], int], codec: Codec = PLAIN
+        self,
+        config: DiskConfig,
+        *,
+        clock_ns: Callable[[], int],
+        codec: Codec = PLAIN,
+        codecs: Codecs | None = None,
     ) -> None:
         """Open and lock every directory.
 
         Args:
             config: see there.
             clock_ns: a monotonic clock, for measuring how fast each directory is.
-            codec: writes new objects; objects written plain stay readable.
+            codec: writes objects that ask for no form; what any codec wrote stays readable.
+            codecs: for the others; its own if it is not given any.
 
         Raises:
             ConfigError: a directory cannot be used; the message says why.
         """
         self._clock_ns = clock_ns
-        self._codec = codec
-        self._codecs = {PLAIN.id: PLAIN, codec.id: codec}
+        self._codecs = codecs or Codecs(codec)
+        self._meters = Meters(clock_ns)
+        self._trial = _Trial()
         self._capacity_bytes = config.capacity_bytes
         self._directories = _open_all(config)
         self._room = Room(
@@ -156,8 +166,10 @@ class DiskTier:
         found: dict[int, list[Placed | TierError]] = {}
         sizes = [frame.frame_bytes(record.raw_bytes) for record, _ in objects]
         groups = list(_groups(sizes, self._write_run_bytes))
-        for group, answered in self._writers.work(groups, lambda g: self._write(objects[g])):
-            found[group.start] = answered
+        with self._room.expecting(sum(sizes)) as expected:
+            work = self._writers.work(groups, lambda g: self._write(objects[g], expected))
+            for group, answered in work:
+                found[group.start] = answered
         for group in groups:
             answers += found[group.start]
         return answers
@@ -196,12 +208,16 @@ class DiskTier:
         kept_bytes = 0
         batches = _Batches()
         for directory in self._directories:
-            for segment, walked in directory.walk(frozenset(self._codecs)):
+            for segment, walked in directory.walk(self._codecs.numbers):
                 room_bytes = self._capacity_bytes - kept_bytes
                 entries = _within(directory, segment, walked.entries, room_bytes)
                 kept_bytes += directory.bytes_of(segment)
                 yield from batches.add(directory.number, segment, entries)
         yield from batches.rest()
+
+    def spent(self) -> Sequence[Spent]:
+        """What its work took since this was asked last."""
+        return self._meters.take()
 
     def close(self) -> None:
         """Finish what is under way, then give up files, locks and threads; idempotent."""
@@ -220,7 +236,9 @@ class DiskTier:
             raise BugError(f"location {location:#x} of {size_bytes} bytes is not of this tier")
         return number, extent
 
-    def _write(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
+    def _write(
+        self, objects: Sequence[tuple[Record, Buffers]], expected: Expected
+    ) -> list[Placed | TierError]:
         """Write neighbours, wherever there is room for them; one answer for each."""
         drafts = [self._draft(record, buffers) for record, buffers in objects]
         answers: list[Placed | TierError] = []
@@ -228,7 +246,7 @@ class DiskTier:
             with self._gate.passing() as is_open:
                 if not is_open:
                     return answers + [_closed() for _ in left]
-                taken = self._room.take([draft.size_bytes for draft in left])
+                taken = self._room.take([draft.size_bytes for draft in left], expected)
                 if isinstance(taken, TierError):
                     return answers + [taken for _ in left]
                 directory, count = taken
@@ -244,7 +262,8 @@ class DiskTier:
             for piece in draft.pieces(spare)
         ]
         headers = [draft.header for draft in drafts]
-        extents, failure = directory.append(pieces, headers, self._room.admit)
+        with self._meters.moving(Work.WRITE, sum(draft.size_bytes for draft in drafts)):
+            extents, failure = directory.append(pieces, headers, self._room.admit)
         answers: list[Placed | TierError] = [
             Placed(pack_location(directory.number, extent), extent.size_bytes) for extent in extents
         ]
@@ -254,8 +273,14 @@ class DiskTier:
 
     def _draft(self, record: Record, buffers: Buffers) -> Draft:
         """What to write for an object."""
-        stored = self._codec.encode(buffers)
-        draft = Draft(record, stored, PLAIN.id if stored is buffers else self._codec.id)
+        codec, form = self._codecs.writer(record.form), record.form
+        with self._meters.coding(Work.ENCODE, form.coding, record.raw_bytes):
+            stored = codec.encode(buffers)
+        if form.trial and stored is not buffers:
+            decoding = self._meters.coding(Work.DECODE, form.coding, record.raw_bytes)
+            with self._trial.memory(record.raw_bytes) as memory, decoding:
+                codec.decode(stored, [memory])
+        draft = Draft(record, stored, PLAIN.id if stored is buffers else codec.id)
         if self._direct:
             directio.require_aligned(draft.body)
         return draft
@@ -279,7 +304,7 @@ class DiskTier:
             ]
             faults = self._fetch(run, pieces)
         pairs = zip(run.parts, faults, strict=True)
-        return [fault or part.judge(self._codecs) for part, fault in pairs]
+        return [fault or part.judge(self._codecs, self._meters) for part, fault in pairs]
 
     def _fetch(self, run: ReadRun, pieces: Sequence[list[memoryview]]) -> list[TierError | None]:
         """Read neighbours into their pieces; for each, why it did not come whole."""
@@ -287,7 +312,8 @@ class DiskTier:
         if self._direct:
             directio.require_aligned(joined)
         start_ns = self._clock_ns()
-        count, fault = directory.read(run.extent, joined)
+        with self._meters.moving(Work.READ, run.extent.size_bytes):
+            count, fault = directory.read(run.extent, joined)
         self._room.observe(directory, count, self._clock_ns() - start_ns)
         if fault is not None and len(run.parts) > 1:
             # One bad sector must not take its neighbours along: read each for itself.
@@ -308,6 +334,23 @@ class _Spares(threading.local):
         if self._memory.nbytes < count * SPARE_BYTES:
             self._memory = scratch(count * SPARE_BYTES)
         return [self._memory[n * SPARE_BYTES : (n + 1) * SPARE_BYTES] for n in range(count)]
+
+
+class _Trial:
+    """Memory for what is only decoded to see how long that takes: one at a time, touched before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory = scratch(0)
+
+    @contextmanager
+    def memory(self, size_bytes: int) -> Iterator[memoryview]:
+        """So many bytes, for oneself."""
+        with self._lock:
+            if self._memory.nbytes < size_bytes:
+                self._memory = scratch(size_bytes)
+                self._memory[:] = bytes(size_bytes)
+            yield self._memory[:size_bytes]
 
 
 class _Gate:

@@ -6,16 +6,19 @@ last whole block a block of its own: neither stale memory nor a neighbour's page
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvwise.codecs import frame
-from kvwise.codecs.base import BLOCK_BYTES, Buffers, Codec, scratch, total_bytes
+from kvwise.codecs.base import BLOCK_BYTES, Buffers, scratch, total_bytes
+from kvwise.codecs.forms import Codecs, coding_of
 from kvwise.codecs.frame import HEADER_BYTES, Header
 from kvwise.codecs.plain import PLAIN
+from kvwise.core.timing import Work
 from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.tiers.base import Record, Want
 from kvwise.tiers.extents import Extent
+from kvwise.tiers.meters import Meters
 
 SPARE_BYTES = HEADER_BYTES + BLOCK_BYTES
 """Memory a frame needs beside its payload: the header, and the block that ends it."""
@@ -105,32 +108,34 @@ class Part:
             pieces.append(self._last)
         return pieces
 
-    def judge(self, codecs: Mapping[int, Codec]) -> TierError | None:
+    def judge(self, codecs: Codecs, meters: Meters) -> TierError | None:
         """Verify a frame that was read whole, and decode it into the buffers of the want."""
         try:
-            self._verify(codecs)
+            self._verify(codecs, meters)
         except FrameError as error:
             if not any(self._header):
                 return TierError(FailureKind.MISSING, f"nothing is left at {self.extent}")
             return TierError(FailureKind.CORRUPT, f"{self.extent}: {error}")
         return None
 
-    def _verify(self, codecs: Mapping[int, Codec]) -> None:
+    def _verify(self, codecs: Codecs, meters: Meters) -> None:
         """Raise `FrameError` unless these are the bytes that were wanted."""
         header, want = frame.unpack(self._header), self._want
         found = (header.key, header.space, header.raw_bytes, header.frame_bytes)
         if found != (want.key, want.space, want.raw_bytes, want.stored_bytes):
             raise FrameError("the frame is of another object")
         in_place = self._stored is want.buffers
-        codec = codecs.get(header.codec)
-        if codec is None or in_place != (codec.id == PLAIN.id):
+        codec = codecs.reader(header.codec)
+        if in_place != (codec.id == PLAIN.id):
             raise FrameError(f"codec {header.codec} was not expected here")
         if self._tail is not None:
             self._tail[:] = self._last[: self._tail.nbytes]
         stored = self._stored if in_place else [self._stored[0][: header.stored_bytes]]
         if frame.checksum(stored) != header.payload_checksum:
             raise FrameError("the payload's checksum does not hold")
-        codec.decode(stored, want.buffers)
+        if not in_place:
+            with meters.coding(Work.DECODE, coding_of(codec.id, stored), want.raw_bytes):
+                codec.decode(stored, want.buffers)
 
 
 @dataclass(slots=True)

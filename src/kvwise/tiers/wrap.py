@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from kvwise.errors import FailureKind, TierError
-from kvwise.tiers.base import Buffers, Found, Placed, Record, Tier, Want
+from kvwise.tiers.base import Buffers, Found, Placed, Record, Spent, Tier, Want
 from kvwise.units import NS_PER_S
 
 _SCALE = 1 << 64
@@ -57,6 +57,10 @@ class Wrapped:
     def scan(self) -> Iterator[Found]:
         """As the inner tier does."""
         return self.inner.scan()
+
+    def spent(self) -> Sequence[Spent]:
+        """As the inner tier says."""
+        return self.inner.spent()
 
     def close(self) -> None:
         """As the inner tier does."""

@@ -20,9 +20,8 @@ def trace_of(prompts: list[list[int]], block_tokens: int = 1) -> Trace:
     return Trace("made", block_tokens, requests, tree.parents, ())
 
 
-def made(requests: int) -> Trace:
-    """A trace of chats and one-shot prompts that is made up."""
-    kinds = ("chat", "oneshot")
+def made(requests: int, kinds: tuple[str, ...] = ("chat", "oneshot")) -> Trace:
+    """A trace of chats and one-shot prompts, or of other kinds, that is made up."""
     settings = {
         kind: {name: one.default for name, one in PARAMETERS[kind].items()} for kind in kinds
     }

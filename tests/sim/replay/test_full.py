@@ -110,6 +110,27 @@ def test_a_prompt_comes_back_from_memory() -> None:
     assert found.ttft_s[2] == pytest.approx(load_s + step_s)
 
 
+@pytest.mark.parametrize(
+    ("rate", "codec", "smaller"),
+    [
+        ("40MB", "auto", True),
+        ("40GB", "auto", False),
+        ("40GB", "dense", True),
+        ("40MB", "off", False),
+    ],
+)
+def test_drives_that_are_slow_get_smaller_objects(rate: str, codec: str, smaller: bool) -> None:
+    """A codec is chosen on slow drives only, unless it is told; then more is held and less read."""
+    disk = {"read_bytes_per_s": rate, "codec": codec, "drives": 1, "size": "60GiB"}
+    brain = {"plan": "load", "eviction": "lru"}
+    machines = stack(device={"kv_tokens": 8_000}, dram={"size": "2GiB"}, disk=disk, brain=brain)
+    run = _Run(chats(), machines, STACK, 1.0)
+    run.run(quiet)
+    held = run._node.brain.snapshot()["levels"]["tiers"]["disk"]
+    assert held["objects"] > 50
+    assert (held["used_bytes"] < 0.9 * held["objects"] * OBJECT_BYTES) is smaller
+
+
 def test_a_prompt_comes_back_from_drives() -> None:
     """What was evicted from memory is read from the drives, written there only once."""
     prompts = [[1, 1, 1], [2, 2, 2], [3, 3, 3], [1, 1, 1]]
@@ -399,9 +420,12 @@ def test_a_wrong_stack_is_refused(tmp_path: Path, text: str, complaint: str) -> 
 
 def test_sizes_of_a_fleet_have_a_unit() -> None:
     """A petabyte is one, and its binary kin too."""
-    machines = stack(dram={"size": "2PiB"}, disk={"size": "1.5PB"})
+    machines = stack(
+        dram={"size": "2PiB"}, disk={"size": "1.5PB"}, brain={"write_bytes_per_day": "1TB"}
+    )
 
     assert (machines.dram.size, machines.disk and machines.disk.size) == (2 << 50, 15 * 10**14)
+    assert machines.brain.write_bytes_per_day == 10**12
 
 
 def test_a_stack_that_can_not_serve_the_trace_is_refused() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvwise.core.elements import Coding
 from kvwise.core.flops import Decoder
 from kvwise.core.keys import namespace_digest
 from kvwise.core.layout import GroupKind, Layout
@@ -25,17 +26,21 @@ LENGTH_DEPENDENT = ("longrope", "dynamic", "su")
 """Rotary embeddings whose values depend on the longest sequence that the engine allows."""
 
 
-def namespace_of(vllm_config: VllmConfig, facts: Facts, *, generation: str = "") -> Namespace:
+def namespace_of(
+    vllm_config: VllmConfig, facts: Facts, *, generation: str = "", lossy: str = "off"
+) -> Namespace:
     """The namespace that an engine reads and writes.
 
     Args:
         vllm_config: of the engine.
         facts: what its ranks found out, the same on all of them.
         generation: set apart from what the files say, after weights changed in a running engine.
+        lossy: as `client.lossy`; what may come back changed is never found by who did not ask.
 
     Raises:
         EngineError: the weights cannot be identified.
     """
+    coding = Coding.PLAIN if lossy == "off" else Coding(lossy)
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     cache, layout = vllm_config.cache_config, facts.layout
     settings = model.hf_config.to_dict()
@@ -54,7 +59,7 @@ def namespace_of(vllm_config: VllmConfig, facts: Facts, *, generation: str = "")
         "ranks": f"tensor parallel {parallel.tensor_parallel_size}, parts {layout.ranks}",
         "hashes": f"{cache.prefix_caching_hash_algo} of {layout.block_tokens} tokens",
         "generation": generation,
-    }
+    } | ({} if coding is Coding.PLAIN else {"lossy": coding.value})
     name = Path(model.model).name or "model"
     label = f"{name} {model.dtype} tp{parallel.tensor_parallel_size}".replace("torch.", "")
     return Namespace(
@@ -62,6 +67,8 @@ def namespace_of(vllm_config: VllmConfig, facts: Facts, *, generation: str = "")
         label=label,
         layout=layout,
         pair_tokens=0.0 if _slides(layout) else pair_tokens(settings),
+        elements=facts.elements,
+        lossy=coding,
     )
 
 

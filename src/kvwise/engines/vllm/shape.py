@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvwise.core.elements import Elements
 from kvwise.core.layout import Group, GroupKind, Layout, default_chunk_tokens
 from kvwise.engines.copying import DeviceLayer
 from kvwise.engines.pieces import KvTensor, device_layer, inner_axes
+from kvwise.engines.vllm.elements import Block, elements_of
 from kvwise.engines.vllm.orders import Facts
 from kvwise.errors import EngineError
 
@@ -53,12 +55,14 @@ class _Layer:
 
     Attributes:
         axes: order and sizes of the axes within a block, as they lie in memory.
+        heads: KV heads that vLLM says it has; 0 if it does not.
     """
 
     name: str
     tensor: Tensor
     axes: list[tuple[int, int]]
     place: DeviceLayer
+    heads: int = 0
 
 
 def read_shape(
@@ -94,7 +98,12 @@ def read_shape(
         ranks=replicas[1],
     )
     return Shape(
-        facts=Facts(layout, _interior(vllm_config, kv_cache_config, every)),
+        facts=Facts(
+            layout,
+            _interior(vllm_config, kv_cache_config, every),
+            _elements(vllm_config, kv_cache_config, every),
+            kv_cache_config.num_blocks * block_tokens // len(groups),
+        ),
         layers=tuple(layers),
         numbers=numbers,
         part=rank // replicas[0],
@@ -136,7 +145,8 @@ def _own_layers(
             int(tensor.itemsize),
         )
         place = device_layer(found, group=index, blocks=num_blocks)
-        yield _Layer(name, tensor, inner_axes(found, num_blocks), place)
+        heads = int(getattr(group.kv_cache_spec, "num_kv_heads", 0))
+        yield _Layer(name, tensor, inner_axes(found, num_blocks), place, heads)
 
 
 def _group(group: KVCacheGroupSpec, layers: list[_Layer]) -> Group:
@@ -194,6 +204,15 @@ def _chunk_tokens(groups: list[Group], block_tokens: int, ranks: int, wanted: in
         return wanted
     chosen = default_chunk_tokens(block_tokens, ranks * sum(sum(g.pages_bytes) for g in groups))
     return chosen if most is None else min(chosen, most)
+
+
+def _elements(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, layers: list[_Layer]
+) -> Elements | None:
+    """What the numbers in the blocks are."""
+    blocks = (Block(str(one.tensor.dtype), tuple(one.axes), one.heads) for one in layers)
+    cache = vllm_config.cache_config
+    return elements_of(blocks, str(cache.cache_dtype), str(kv_cache_config.kv_cache_layout))
 
 
 def _interior(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, layers: list[_Layer]) -> str:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from kvwise.core.brain import Brain
+from kvwise.core.elements import Elements, Kind
 from kvwise.core.keys import KEY_BYTES, ROOT, namespace_digest
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import (
@@ -83,7 +84,9 @@ def space_of(profile: Profile, chunk_tokens: int) -> Space:
     except ValueError as error:
         raise ConfigError(f"kv_bytes_per_token: {error}") from error
     digest = namespace_digest({"model": profile.name, "chunk": str(chunk_tokens)})
-    return Space(Namespace(digest, _LABEL, layout, FIRST_TOKEN_S), chunk_tokens)
+    number = layout.object_bytes // Kind.BF16.bytes
+    elements = Elements(Kind.BF16, number, 1, number)
+    return Space(Namespace(digest, _LABEL, layout, FIRST_TOKEN_S, elements=elements), chunk_tokens)
 
 
 def planned(commands: list[Command]) -> Planned:

@@ -18,13 +18,15 @@ import numpy as np
 from kvwise.core.admit import ALL, WORTH
 from kvwise.core.brain import Brain
 from kvwise.core.hints import Hints
+from kvwise.core.timing import Equipped
 from kvwise.core.words import Tick, TierSpec
 from kvwise.core.world import BrainConfig
 from kvwise.errors import ConfigError
+from kvwise.sim.codecs import LAWS
 from kvwise.sim.replay.brains import CLIENT, LEARNS, space_of, teach
 from kvwise.sim.replay.device import Device
 from kvwise.sim.replay.engine import Call, Engine, EngineSpec
-from kvwise.sim.replay.node import Drives, Node, Pipe
+from kvwise.sim.replay.node import UNITS, Drives, Node, Pipe
 from kvwise.sim.replay.stack import Disk, Network, Stack
 from kvwise.sim.replay.tape import Tape
 from kvwise.sim.timeline import Timeline
@@ -33,6 +35,9 @@ from kvwise.units import NS_PER_S
 
 REPORT_EVERY = 200
 TICK_NS = NS_PER_S
+LANES = 4
+"""Threads that decode at once, as with the usual `disk.threads`."""
+
 IDLE_PARTS = 60
 """While nothing happens, time passes in steps of this part of how long nothing has happened."""
 
@@ -116,12 +121,15 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
     link = (profile.link_bytes_per_s, profile.link_latency_s)
     tiers = [TierSpec("dram", pages * each, each, 0, *link)]
     disk, network = stack.disk, stack.network
+    codec = disk.codec if disk is not None and variant in {STACK, ALWAYS} else "off"
+    unit = each if codec == "off" or each % UNITS else each // UNITS
     if disk is not None:
         rate = disk.read_bytes_per_s * disk.drives
-        tiers.append(TierSpec("disk", disk.size, each, 0, rate, disk.latency_s))
+        tiers.append(TierSpec("disk", disk.size, unit, 0, rate, disk.latency_s, each, LANES))
     if network is not None:
         rate = network.read_bytes_per_s
-        tiers.append(TierSpec("network", network.size, each, 0, rate, network.latency_s))
+        latency_s = network.latency_s
+        tiers.append(TierSpec("network", network.size, unit, 0, rate, latency_s, each, LANES))
     plan = {STACK: settings.plan, NO_CACHE: "recompute", ALWAYS: "load", WRITE_ALL: "auto"}
     own = variant in {STACK, ALWAYS}
     config = BrainConfig(
@@ -133,6 +141,8 @@ def config_of(stack: Stack, variant: str, tape: Tape, each: int) -> BrainConfig:
         write_bytes_per_day=settings.write_bytes_per_day if own else 0,
         eviction=settings.eviction if own else "lru",
         admission=ALL if variant == WRITE_ALL else WORTH,
+        codec=codec,
+        codings=tuple(LAWS),
     )
     if own and settings.min_chance is not None:
         config = replace(config, chance_min=settings.min_chance)
@@ -153,6 +163,7 @@ class _Run:
         self._node = Node(self._timeline, Brain(config))
         count = stack.engine.count
         pages = config.tiers[0].capacity_bytes // config.page_bytes
+        self._node.brain.handle(Equipped(0, config.codings))
         teach(self._node.brain, stack.profile, self._space, pages, count)
         self._before = self._node.brain.snapshot()["counters"]
         self._names = [tier.name for tier in config.tiers]

@@ -11,11 +11,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvwise.core.brain import Brain
+from kvwise.core.elements import Coding
+from kvwise.core.timing import Timed, Work
 from kvwise.core.words import Command, Done, Event, Failed, Load, Progress, Store, Tick
 from kvwise.errors import FailureKind
+from kvwise.sim.codecs import LAWS
 from kvwise.sim.replay.brains import Digest
 from kvwise.sim.timeline import Timeline
 from kvwise.units import NS_PER_S
+
+UNITS = 64
+"""Parts of an object that the room of a drive is counted in where codecs make objects smaller."""
 
 Heard = Callable[[Progress], None]
 """Takes word of a load. It may plan things to come, but says nothing to the node at once."""
@@ -37,6 +43,10 @@ class Pipe:
         self._free_ns = 0
         self.moved_bytes = 0
         self.busy_ns = 0
+
+    def took_ns(self, size_bytes: int) -> int:
+        """How long so many bytes take alone."""
+        return round(size_bytes / self._bytes_per_s * NS_PER_S) + 1
 
     @property
     def is_busy(self) -> bool:
@@ -86,6 +96,7 @@ class Drives:
             pipe: deque() for pipe in pipes
         }
         self._location = 0
+        self._coded: dict[int, Coding] = {}
 
     def take(self, job: Load | Store) -> None:
         """Carry a job out, item after item, behind those that came before."""
@@ -108,7 +119,7 @@ class Drives:
                 self._timeline.at(now_ns, partial(self._end, pipe, done=False, begun_ns=now_ns))
                 return
         else:
-            other, size_bytes = self.reads, job.raw_bytes
+            other, size_bytes = self.reads, _stored_bytes(job)
         slowed = self._mixed if other.is_busy else 1.0
         end_ns = pipe.finish_ns(size_bytes, slowed=slowed, first=item == 0)
         self._timeline.at(end_ns, partial(self._end, pipe, done=True, begun_ns=now_ns))
@@ -121,11 +132,43 @@ class Drives:
         if not done:
             self._say(Failed(now_ns, job.job, item, FailureKind.TIMEOUT))
             return
-        stored_bytes = 0
         if isinstance(job, Store):
-            self._location += 1
-            stored_bytes = job.raw_bytes
-        self._say(Done(now_ns, job.job, item, self._location, stored_bytes, now_ns - begun_ns))
+            self._written(job, item, begun_ns)
+            return
+        coding = self._coded.get(job.items[item].location, Coding.PLAIN)
+        after_ns = LAWS[coding].decode_ns(job.raw_bytes) if coding in LAWS else 0
+        if after_ns:
+            self._timeline.after(after_ns, partial(self._read, job, item, begun_ns))
+        else:
+            self._read(job, item, begun_ns)
+
+    def _read(self, job: Load, item: int, begun_ns: int) -> None:
+        """An object is in the arena; what is read behind it did not wait for that."""
+        now_ns, size_bytes = self._timeline.now_ns, job.items[item].stored_bytes
+        self._say(Done(now_ns, job.job, item, elapsed_ns=now_ns - begun_ns))
+        if self._coded:
+            took_ns = self.reads.took_ns(size_bytes)
+            self._say(Timed(now_ns, job.tier, Work.READ, Coding.PLAIN, size_bytes, took_ns))
+
+    def _written(self, job: Store, item: int, begun_ns: int) -> None:
+        """An object is on the drives."""
+        now_ns, coding = self._timeline.now_ns, job.form.coding
+        self._location += 1
+        location, took_ns = self._location, now_ns - begun_ns
+        self._say(Done(now_ns, job.job, item, location, _stored_bytes(job), took_ns))
+        if coding in LAWS:
+            self._coded[location] = coding
+            took_ns = LAWS[coding].decode_ns(job.raw_bytes)
+            self._say(Timed(now_ns, job.tier, Work.DECODE, coding, job.raw_bytes, took_ns))
+
+
+def _stored_bytes(job: Store) -> int:
+    """What an object takes as it is written; units of a drive are parts of an object."""
+    law = LAWS.get(job.form.coding)
+    if law is None:
+        return job.raw_bytes
+    unit = max(1, job.raw_bytes // UNITS)
+    return -(-int(job.raw_bytes * law.share) // unit) * unit
 
 
 class Node:

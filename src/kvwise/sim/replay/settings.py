@@ -17,7 +17,7 @@ from kvwise.errors import ConfigError
 from kvwise.units import parse_size
 
 _FILE_BYTES_MAX = 1 << 20
-_SIZES = ("size", "_bytes", "_bytes_per_token", "_bytes_per_s")
+_SIZES = ("size", "_bytes", "_bytes_per_token", "_bytes_per_s", "_bytes_per_day")
 """Keys that end so may be written as text with a unit."""
 
 _HINT = "hint: docs/simulator.md has an example"

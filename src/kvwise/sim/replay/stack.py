@@ -50,6 +50,7 @@ class Disk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         drive_size: of each, for its life.
         dwpd, warranty_years: how often a day a drive may be written whole, and for how long.
         write_amplification: bytes that a drive writes for each it is given.
+        codec: how objects are written, as the configuration of the same name; KV is BF16.
     """
 
     size: Bytes
@@ -62,6 +63,7 @@ class Disk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dwpd: Annotated[float, Meta(gt=0, le=1_000)] = 1.0
     warranty_years: Annotated[float, Meta(gt=0, le=100)] = 5.0
     write_amplification: Annotated[float, Meta(ge=1, le=100)] = 1.1
+    codec: Literal["auto", "off", "fixed", "dense"] = "off"
 
     def life_years(self, written_bytes: int, seconds: float) -> float | None:
         """How long the drives last if they are written like this; None if they are not."""

@@ -13,122 +13,32 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kvwise.config.values import (
+    ADDRESS,
+    CHANCE,
+    COUNT,
+    NUMBER,
+    PATH,
+    PATHS,
+    SIZE,
+    Kind,
+    words,
+)
 from kvwise.errors import ConfigError
-from kvwise.units import GIB, KIB, MIB, format_size, parse_size
+from kvwise.units import GIB, KIB, MIB, format_size
 
 ENV_PREFIX = "KVWISE_"
 PAGE_ALIGN_BYTES = 4 * KIB
 PAGE_BYTES_MAX = 64 * MIB
 DRAM_PAGES_MIN = 16
-COUNT_MAX = 1 << 53  # 8 PiB; a float still tells it from its neighbours
-NUMBER_MAX = 1e9  # 30 years, if it is seconds
 SOCKET_PATH_BYTES_MAX = 107  # a Unix socket address holds 108 bytes with its end mark
 
 T = TypeVar("T")
-
-
-# --- how a value is written ----------------------------------------------------------------------
-
-
-def _size(value: object) -> int:
-    """Bytes, from a whole number or a text with a unit."""
-    return _count(parse_size(value) if isinstance(value, str) else value)
-
-
-def _count(value: object) -> int:
-    """A whole number that is not negative."""
-    number = _number(value, COUNT_MAX)
-    if number != int(number):
-        raise ValueError("not a whole number")
-    return int(number)
-
-
-def _number(value: object, most: float = NUMBER_MAX) -> float:
-    """A number that is not negative, and that can be counted in nanoseconds."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError("not a number")
-    number = float(value)
-    if not 0 <= number <= most:
-        raise ValueError("negative, too large or not a number")
-    return number
-
-
-def _text(value: object) -> str:
-    """Any text."""
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _path(value: object) -> str:
-    """An absolute path, or nothing."""
-    text = _text(value)
-    if b"\0" in text.encode():  # what does not encode is a ValueError as well
-        raise ValueError("not a path")
-    return str(Path(text).expanduser().absolute()) if text else ""
-
-
-def _paths(value: object) -> tuple[str, ...]:
-    """Absolute paths, from a list or a text with colons."""
-    if isinstance(value, str):
-        value = [part for part in value.split(os.pathsep) if part]
-    if not isinstance(value, list | tuple) or "" in value:
-        raise TypeError("not a list of paths")
-    return tuple(_path(item) for item in value)
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`; brackets around an IPv6 host are removed.
-
-    Raises:
-        ValueError: no host, or the port is not a number from 0 to 65535.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("not host:port")
-    host.encode("idna")  # a name that cannot be looked up is a ValueError here, not later
-    return host.strip("[]"), int(port)
-
-
-def _address(value: object) -> str:
-    """`host:port`, or nothing."""
-    if text := _text(value):
-        split_address(text)
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How a value is read, and what may be written, as an error message offers it."""
-
-    read: Callable[[object], object]
-    allowed: str
-
-
-SIZE = Kind(_size, "a size such as 4GiB, 512MiB or a number of bytes, at most 8PiB")
-COUNT = Kind(_count, f"a whole number from 0 to {COUNT_MAX}")
-NUMBER = Kind(_number, f"a number from 0 to {NUMBER_MAX:.0f}")
-CHANCE = Kind(lambda value: _number(value, 1.0), "a number from 0 to 1")
-PATH = Kind(_path, "a path")
-PATHS = Kind(_paths, "a list of paths (in the environment: separated by colons)")
-ADDRESS = Kind(_address, "host:port, or empty for none")
-
-
-def _words(*words: str) -> Kind:
-    """One of these words."""
-
-    def read(value: object) -> str:
-        """The word, if it is one of them."""
-        if value not in words:
-            raise ValueError("not one of the words")
-        return _text(value)
-
-    return Kind(read, " | ".join(words))
 
 
 # --- the keys ------------------------------------------------------------------------------------
@@ -174,7 +84,7 @@ class Dram:
 
     size: int = _key(4 * GIB, SIZE, "bytes of memory for the arena, whole node, all engines")
     page: int = _key(128 * KIB, SIZE, "bytes of one arena page; a multiple of 4KiB")
-    hugepages: str = _key("auto", _words("auto", "on", "off"), "auto: if any; on: must; off: never")
+    hugepages: str = _key("auto", words("auto", "on", "off"), "auto: if any; on: must; off: never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +94,16 @@ class Disk:
     paths: tuple[str, ...] = _key((), PATHS, "directories to keep objects in, one per drive")
     size: int = _key(0, SIZE, "hard cap on the bytes in all paths together")
     min_free: int = _key(4 * GIB, SIZE, "bytes that each filesystem keeps free")
-    io: str = _key("auto", _words("auto", "direct", "buffered"), "auto: direct where that works")
+    io: str = _key("auto", words("auto", "direct", "buffered"), "auto: direct where that works")
     threads: int = _key(4, COUNT, "threads that read and write")
     segment: int = _key(256 * MIB, SIZE, "bytes of one segment file")
     dwpd: float = _key(0.0, NUMBER, "drive writes per day the drives are rated for; 0: no limit")
     write_amplification: float = _key(1.0, NUMBER, "bytes that drives write for each byte given")
+    codec: str = _key(
+        "auto",
+        words("auto", "off", "fixed", "dense"),
+        "auto: as objects come sooner; off: as they are; fixed, dense: always so",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +122,7 @@ class Plan:
 
     policy: str = _key(
         "auto",
-        _words("auto", "load", "recompute"),
+        words("auto", "load", "recompute"),
         "auto: load what is faster; load: whatever is found; recompute: nothing",
     )
     margin: float = _key(0.02, NUMBER, "a load must win by this fraction of its own time")
@@ -218,7 +133,7 @@ class Plan:
 class Evict:
     """What leaves when a tier is full."""
 
-    policy: str = _key("worth", _words("worth", "lru", "s3fifo", "wild"), "what leaves first")
+    policy: str = _key("worth", words("worth", "lru", "s3fifo", "wild"), "what leaves first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +155,13 @@ class Client:
     chunk_tokens: int = _key(0, COUNT, "tokens in one object; 0: chosen from the model")
     load: str = _key(
         "auto",
-        _words("auto", "sync", "async"),
+        words("auto", "sync", "async"),
         "sync: load within the step; async: beside other steps; auto: as fits",
     )
     timeout_s: float = _key(0.25, NUMBER, "seconds that an answer of the daemon may take")
+    lossy: str = _key(
+        "off", words("off", "fp8", "nvfp4"), "let disk keep KV in fewer bits: changes answers"
+    )
 
 
 @dataclass(frozen=True, slots=True)

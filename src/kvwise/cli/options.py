@@ -1,0 +1,60 @@
+"""Options that several verbs share, and help that lists them under headings. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, ClassVar, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Finite(click.FloatRange):
+    """A number in a range; what is no number is in none."""
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, refused where it is not finite."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+def giving(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Give a command these options, in their order."""
+
+    def with_options(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+class Sectioned(click.Command):
+    """A command with so many options that its help lists them under headings.
+
+    Attributes:
+        sections: names of options under each heading, in the order of the help.
+        rest: the heading of all others.
+    """
+
+    sections: ClassVar[Mapping[str, Sequence[str]]]
+    rest: ClassVar[str]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List every option once."""
+        heading_of = {name: heading for heading, names in self.sections.items() for name in names}
+        lines: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.sections}
+        lines[self.rest] = []
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is not None and isinstance(parameter, click.Option):
+                lines[heading_of.get(parameter.name or "", self.rest)].append(line)
+        for heading, found in lines.items():
+            with formatter.section(heading):
+                formatter.write_dl(found)

@@ -1,0 +1,59 @@
+"""The models that kvwise knows by name: the fields of their configurations that decide their KV."""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvwise.errors import ConfigError
+from kvwise.planner.configs import model_of, read_config
+from kvwise.planner.shapes import Model
+
+
+def names() -> list[str]:
+    """Every model's short name, in order."""
+    return sorted(_table())
+
+
+def find_model(said: str) -> Model:
+    """The model that somebody means: a short name, a repository's name, or a path to a config.json.
+
+    Raises:
+        ConfigError: it is none of these, or cannot be read.
+    """
+    known, path = _table(), Path(said)
+    name = said.lower()
+    if name in known:
+        return model_of(name, fields_of(name))
+    for short, fields in known.items():
+        if fields["repository"].lower() == name:
+            return model_of(short, fields_of(short))
+    if path.exists():
+        return read_config(path)
+    near = get_close_matches(name.split("/")[-1], known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ConfigError(
+        f"there is no model {said!r} here, and no such file; hint: {hint}"
+        "'kvwise model' lists the names; any other model goes by the path of its config.json"
+    )
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    """The fields of a short name's configuration that its KV depends on."""
+    return {key: value for key, value in _table()[name].items() if key != "repository"}
+
+
+def repository(name: str) -> str:
+    """Where the model of a short name is published."""
+    return str(_table()[name]["repository"])
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    text = files("kvwise.planner").joinpath("models.json").read_text("utf-8")
+    table: dict[str, dict[str, Any]] = json.loads(text)
+    return table

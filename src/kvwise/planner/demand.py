@@ -1,0 +1,127 @@
+"""What a trace asks of engines and caches: tokens, seconds, and what a cache would save.
+
+It knows sizes and times on paper, plays nothing through, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvwise.planner.prefill import Prefill
+from kvwise.planner.routing import Report, Routed, route
+from kvwise.sim.trace.distance import Reuse
+from kvwise.sim.trace.records import Trace
+from kvwise.units import NS_PER_S
+
+KNOTS = 96
+"""Lengths at which computing is estimated; those in between are read off."""
+
+DAY_S = 86_400.0
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What an LRU of a size would bring.
+
+    Attributes:
+        capacity_tokens: its size.
+        hit_ratio: hit blocks over all input blocks.
+        share: hits over those of a cache that never forgets.
+        saved_s: seconds of computing that its hits are, over the whole trace.
+        hit_tokens: tokens of the middle request among those with hits.
+    """
+
+    capacity_tokens: float
+    hit_ratio: float
+    share: float
+    saved_s: float
+    hit_tokens: float
+
+
+class Demand:
+    """A trace on one kind of engine."""
+
+    def __init__(self, trace: Trace, reuse: Reuse, prefill: Prefill) -> None:
+        """Nothing is assumed of how many engines there are: seconds are those of one."""
+        self._trace = trace
+        self._reuse = reuse
+        self._tokens = np.array([r.input_tokens for r in trace.requests], dtype=np.float64)
+        longest = max(float(self._tokens.max()), 2.0)
+        self._lengths = np.unique(np.geomspace(1.0, longest, KNOTS).round())
+        self._seconds = np.array([prefill.seconds(int(count)) for count in self._lengths])
+        first, last = trace.requests[0].arrival_ns, trace.requests[-1].arrival_ns
+        self.span_s = max((last - first) / NS_PER_S, 1.0)
+        self.compute_s = float(self.computing(self._tokens).sum())
+
+    @property
+    def engines(self) -> float:
+        """How many such engines prefill alone would keep busy without a cache."""
+        return self.compute_s / self.span_s
+
+    @property
+    def typical_tokens(self) -> int:
+        """Length of the middle prompt."""
+        return int(np.median(self._tokens))
+
+    @property
+    def new_tokens_per_day(self) -> float:
+        """Tokens of blocks that were not there before: what a cache would have to write."""
+        return self._reuse.distinct_blocks * self._trace.block_tokens / self.span_s * DAY_S
+
+    @property
+    def twice_tokens_per_day(self) -> float:
+        """The same of blocks that come a second time."""
+        again = self._reuse.distinct_blocks - self._reuse.once_blocks
+        return again * self._trace.block_tokens / self.span_s * DAY_S
+
+    @property
+    def reuse(self) -> float:
+        """Share of input blocks that a cache that never forgets would hit."""
+        return self._reuse.hit_blocks / max(1, self._reuse.input_blocks)
+
+    def computing(self, tokens: Seconds) -> Seconds:
+        """Seconds to compute prompts of these lengths, each alone."""
+        found: Seconds = np.interp(tokens, self._lengths, self._seconds)
+        return np.where(tokens > 0, found, 0.0)
+
+    def computing_one(self, tokens: float) -> float:
+        """Seconds to compute one prompt of this length."""
+        return float(self.computing(np.array([tokens]))[0])
+
+    def saving(self, capacity_tokens: float) -> Saving:
+        """What an LRU of a size brings, if its hits cost nothing."""
+        block = self._trace.block_tokens
+        runs = self._reuse.hits(int(min(capacity_tokens / block, self._reuse.distinct_blocks)))
+        blocks = np.bincount(self._reuse.request, runs, minlength=len(self._tokens))
+        hit_tokens = np.minimum(blocks * block, self._tokens)
+        some = hit_tokens[hit_tokens > 0]
+        total = max(1, self._reuse.hit_blocks)
+        return Saving(
+            capacity_tokens=capacity_tokens,
+            hit_ratio=float(runs.sum()) / max(1, self._reuse.input_blocks),
+            share=float(runs.sum()) / total,
+            saved_s=float(self.computing(hit_tokens).sum()),
+            hit_tokens=float(np.median(some)) if some.size else 0.0,
+        )
+
+    def routed(self, name: str, hosts: int, tokens_per_host: float, report: Report) -> Routed:
+        """What hosts with caches of their own hit, by a way to send requests to them."""
+        blocks = int(min(tokens_per_host / self._trace.block_tokens, self._reuse.distinct_blocks))
+        return route(self._trace, name, hosts, blocks, report)
+
+    def hit_tokens_per_s(self, saving: Saving) -> float:
+        """Tokens that hits of a cache are, each second of the trace."""
+        return saving.hit_ratio * float(self._tokens.sum()) / self.span_s
+
+    def saved_by(self, hit_ratio: float) -> float:
+        """Seconds saved by a hit ratio, as if hits were spread like those of one large cache."""
+        whole = self.saving(float("inf"))
+        return whole.saved_s * hit_ratio / whole.hit_ratio if whole.hit_ratio else 0.0
+
+    def capacity_for(self, share: float) -> int:
+        """Tokens that bring this share of the hits of a cache that never forgets."""
+        return self._reuse.capacity_for(share) * self._trace.block_tokens

@@ -1,0 +1,183 @@
+"""What machines are made of, from an editable file: GPUs, and tiers that KV may come from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kvwise.errors import ConfigError
+
+MARKS = ("measured", "spec", "assumed")
+RATE_MAX = 1e9
+FILE_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where numbers are from: when they were looked up, by whom, and how far to trust them."""
+
+    as_of: str
+    source: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; rates are decimal, of one direction, and 0 where it has no such thing.
+
+    Attributes:
+        hbm_gb, hbm_gb_per_s: its memory.
+        bf16_tflops, fp8_tflops, fp4_tflops: dense products.
+        host_link_gb_per_s: to the host's memory.
+        scale_up_gb_per_s: to the other GPUs of its host.
+    """
+
+    name: str
+    hbm_gb: float
+    hbm_gb_per_s: float
+    bf16_tflops: float
+    host_link_gb_per_s: float
+    origin: Origin
+    fp8_tflops: float = 0.0
+    fp4_tflops: float = 0.0
+    scale_up_gb_per_s: float = 0.0
+
+    @property
+    def between_gb_per_s(self) -> float:
+        """To other GPUs, over whatever is fastest."""
+        return self.scale_up_gb_per_s or self.host_link_gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class TierPart:
+    """One unit of what a tier is made of: a host's memory, a drive, an adapter.
+
+    Attributes:
+        read_gb_per_s, write_gb_per_s: of one unit.
+        latency_us: before the first byte.
+        dwpd: drive writes a day that it is sold for; 0 where writing wears nothing.
+        per_gpu: whether each GPU has one of its own.
+    """
+
+    name: str
+    about: str
+    read_gb_per_s: float
+    write_gb_per_s: float
+    origin: Origin
+    latency_us: float = 0.0
+    dwpd: float = 0.0
+    per_gpu: bool = False
+
+    def load_s(self, size_bytes: float) -> float:
+        """Seconds in which one unit gives so many bytes, with nothing else to do."""
+        return self.latency_us / 1e6 + size_bytes / (self.read_gb_per_s * 1e9)
+
+
+Part = TypeVar("Part", Gpu, TierPart)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Everything that is known, by name."""
+
+    gpus: Mapping[str, Gpu]
+    tiers: Mapping[str, TierPart]
+
+    def gpu(self, name: str) -> Gpu:
+        """A GPU.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        found = self.gpus.get(name.lower())
+        if found is None:
+            near = get_close_matches(name.lower(), self.gpus, n=1) or sorted(self.gpus)
+            raise ConfigError(f"there is no GPU {name!r}; hint: there is {', '.join(near)}")
+        return found
+
+
+def read_hardware(path: Path | None = None) -> Hardware:
+    """What kvwise comes with, with the entries of a file of one's own instead of or beside it.
+
+    Raises:
+        ConfigError: the file cannot be read, or an entry is wrong; the message names it.
+    """
+    text = resources.files("kvwise.planner").joinpath("hardware.toml").read_text("utf-8")
+    sources = {"hardware.toml": tomllib.loads(text)}
+    if path is not None:
+        sources[str(path)] = _own(path)
+    gpus: dict[str, Gpu] = {}
+    tiers: dict[str, TierPart] = {}
+    for where, values in sources.items():
+        _check(where, values)
+        gpus |= _entries(where, "gpu", Gpu, values)
+        tiers |= _entries(where, "tier", TierPart, values)
+    return Hardware(gpus, tiers)
+
+
+def _own(path: Path) -> dict[str, Any]:
+    """The contents of a file."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} is too large to describe hardware")
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+
+
+def _check(where: str, values: dict[str, Any]) -> None:
+    """Refuse a file that has other things."""
+    foreign = set(values) - {"gpu", "tier"}
+    if foreign:
+        raise ConfigError(f"{where}: there is no {min(foreign)!r}; hint: write gpu or tier")
+
+
+def _entries(where: str, kind: str, make: type[Part], values: dict[str, Any]) -> dict[str, Part]:
+    """GPUs or tiers of a file."""
+    table = values.get(kind, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: {kind} is no table")
+    found = {}
+    for name, entry in table.items():
+        at = f"{where}: {kind}.{name}"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{at} is no table")
+        found[name.lower()] = _entry(at, make, name.lower(), dict(entry))
+    return found
+
+
+def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
+    """One entry, checked."""
+    told = [entry.pop(field, "") for field in ("as_of", "source", "mark")]
+    origin = Origin(str(told[0]), str(told[1]), str(told[2]) or "assumed")
+    if origin.mark not in MARKS:
+        raise ConfigError(f"{at}: mark {origin.mark!r} is none of {', '.join(MARKS)}")
+    known = {one.name: one for one in fields(make) if one.name not in ("name", "origin")}
+    for field, value in entry.items():
+        if field not in known:
+            near = get_close_matches(field, known, n=1) or sorted(known)
+            raise ConfigError(f"{at}: there is no {field!r}; hint: there is {', '.join(near)}")
+        if not _fits(value, known[field]):
+            raise ConfigError(f"{at}: {field} cannot be {value!r:.40}")
+    missing = [name for name, one in known.items() if one.default is MISSING and name not in entry]
+    if missing:
+        raise ConfigError(f"{at}: {', '.join(missing)} must be given")
+    return make(name=name, origin=origin, **entry)
+
+
+def _fits(value: object, field: Field[Any]) -> bool:
+    """Whether a value is what a field takes; what must be given must be more than 0."""
+    if field.type == "bool":
+        return isinstance(value, bool)
+    if field.type == "str":
+        return isinstance(value, str)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return (value > 0 if field.default is MISSING else value >= 0) and value <= RATE_MAX

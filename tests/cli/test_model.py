@@ -1,0 +1,102 @@
+"""Model on the command line: the list, one model as table and JSON, and errors with a hint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvwise import cli
+from kvwise.planner.catalogue import names
+from tests.sim.trace.support import SAMPLE
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run `kvwise`: exit code, output and errors."""
+    code = cli.run(list(arguments))
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_the_list_has_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is on a line of its own with its bytes, and no line is too wide for a terminal."""
+    code, out, _ = ran(capsys, "model")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+
+    assert code == 0
+    assert set(names()) <= set(lines)
+    assert "327,680" in lines["llama-3.1-70b"]
+    assert max(len(lines[name]) for name in names()) <= 80
+    code, out, _ = ran(capsys, "model", "--json")
+    assert [row["model"] for row in json.loads(out)] == names()
+
+
+def test_one_model_for_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a rank holds stands beside the whole, in the table and in JSON."""
+    code, out, _ = ran(capsys, "model", "llama-3.1-70b", "--tp", "8", "--tokens", "32768")
+    assert code == 0
+    assert "327,680 B" in out
+    assert "40,960 B" in out
+    assert "10.0 GiB" in out
+
+    code, out, _ = ran(capsys, "model", "deepseek-v3", "--tp", "8", "--kv", "fp8", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["token_bytes"], told["rank_token_bytes"]) == (35_136, 35_136)
+    assert [row["tokens"] for row in told["sequences"]] == [8_192, 32_768, 131_072]
+
+
+def test_a_hybrid_says_what_a_snapshot_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The state of a kept prefix is told in bytes and in tokens."""
+    _, out, _ = ran(capsys, "model", "kimi-k3")
+
+    assert "428.6 MiB" in out
+    assert "16,253 tokens" in out
+
+
+def test_a_name_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused with the names that are near."""
+    code, _, err = ran(capsys, "model", "qwen3-31b")
+
+    assert code == 2
+    assert "qwen3-32b" in err
+
+
+def test_a_trace_in_the_memory_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """`trace info --model` sizes capacities as the model's bytes would, and not beside them."""
+    name, path = next(iter(SAMPLE.items()))
+    assert name
+    code, out, _ = ran(capsys, "trace", "info", str(path), "--model", "llama-3.1-70b", "--json")
+
+    assert code == 0
+    assert json.loads(out)["bytes_per_token"] == 327_680
+    both = ("trace", "info", str(path), "--model", "qwen3-8b", "--bytes-per-token", "1KiB")
+    code, _, err = ran(capsys, *both)
+    assert code == 2
+    assert "same thing" in err
+
+
+def test_loading_beside_computing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A 70B model on eight GPUs: memory is some 56 times as quick as computing, one drive 1.8."""
+    asked = ("model", "llama-3.1-70b", "--tp", "8", "--gpu", "h100-sxm", "--tokens", "8192")
+    code, out, _ = ran(capsys, *asked, "--json")
+    (length,) = json.loads(out)["loading"]["lengths"]
+
+    assert code == 0
+    assert length["speedup"]["dram-pcie5"] == pytest.approx(56, rel=0.02)
+    assert length["speedup"]["nvme-gen5"] == pytest.approx(1.8, rel=0.02)
+    code, out, _ = ran(capsys, *asked)
+    assert "56x" in out
+    assert "1.8x" in out
+
+
+def test_a_latent_is_loaded_by_every_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight GPUs that need all of it load no sooner from memory than one does."""
+    asked = ("model", "deepseek-v3", "--gpu", "h200-sxm", "--tokens", "32768", "--json")
+    compute, speedup = {}, {}
+    for ranks in ("4", "8"):
+        _, out, _ = ran(capsys, *asked, "--tp", ranks)
+        (length,) = json.loads(out)["loading"]["lengths"]
+        compute[ranks], speedup[ranks] = length["compute_s"], length["speedup"]["dram-pcie5"]
+
+    assert speedup["4"] / speedup["8"] == pytest.approx(compute["4"] / compute["8"])

@@ -1,0 +1,101 @@
+"""Plan on the command line: a verdict for each level, JSON, and errors with a hint."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from kvwise import cli
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Run `kvwise`: exit code, output and errors."""
+    code = cli.run([*map(str, arguments)])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+@pytest.fixture
+def chats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A trace of chats."""
+    path = tmp_path / "chat.jsonl"
+    code, _, _ = ran(capsys, "trace", "make", "chat", "--requests", "1500", "-o", path)
+    assert code == 0
+    return path
+
+
+def test_a_verdict_for_each_level(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and JSON say the same, and how to start what they come to."""
+    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--dram", "64GB")
+    code, out, _ = ran(capsys, *asked)
+    assert code == 0
+    assert max(map(len, out.split("\n\n", 2)[1].splitlines())) <= 80
+
+    code, text, _ = ran(capsys, *asked, "--json")
+    told = json.loads(text)
+    assert code == 0
+    named = [one["boundary"] for one in told["decisions"]]
+    assert named == ["reuse", "quantise", "hbm", "dram", "nvme", "shared", "compression", "router"]
+    assert all(name in out for name in named)
+    assert told["token_bytes"] == 131_072
+    assert told["hosts"] >= 1
+    if told["serve"]:
+        assert told["serve"] in out
+    assert {one["mark"] for one in told["hardware"].values()} <= {"measured", "spec", "assumed"}
+
+
+def test_a_page_that_asks_nobody(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page says what the text says, in one file without a request to anywhere."""
+    page = tmp_path / "plan.html"
+    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--dram", "64GB")
+    code, out, _ = ran(capsys, *asked, "--html", page, "--json")
+    told, html = json.loads(out), page.read_text()
+
+    assert code == 0
+    assert all(escape(one["why"]) in html for one in told["decisions"])
+    assert all(f"{one['hit_ratio']:.1%}" in html for one in told["sizes"])
+    assert "http" not in html
+    assert "<script" not in html
+    code, _, err = ran(capsys, *asked, "--html", tmp_path / "none" / "plan.html")
+    assert code == 2
+    assert "cannot write" in err
+
+
+def test_unique_prompts_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is to be started for prompts that never come back."""
+    path = tmp_path / "once.jsonl"
+    ran(capsys, "trace", "make", "oneshot", "--requests", "200", "-o", path)
+    asked = ("plan", "--model", "qwen3-8b", "--gpu", "h100-sxm", "--trace", path)
+    code, out, _ = ran(capsys, *asked, "--html", tmp_path / "plan.html")
+
+    assert code == 0
+    assert "Do not offload" in (tmp_path / "plan.html").read_text()
+    assert "Do not offload" in out
+    assert "kvwise serve" not in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--model": "gpt-5"}, "no model 'gpt-5'"),
+        ({"--model": "deepseek-v4-pro"}, "not known of deepseek_v4"),
+        ({"--gpu": "h900"}, "no GPU 'h900'"),
+        ({"--drive": "floppy"}, "no drive 'floppy'"),
+        ({"--drive": "dram-pcie5"}, "no drive 'dram-pcie5'"),
+        ({"--dram": "much"}, "--dram"),
+    ],
+)
+def test_wrong_words_are_named(
+    changes: dict[str, str], said: str, chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be understood is refused with what there is."""
+    options = {"--model": "qwen3-8b", "--gpu": "l40s", "--trace": str(chats), **changes}
+    code, _, err = ran(capsys, "plan", *(word for pair in options.items() for word in pair))
+
+    assert code == 2
+    assert said in err

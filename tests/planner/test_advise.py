@@ -1,0 +1,144 @@
+"""Decisions from a trace: sizes and rates that are known, and what must differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from kvwise.planner.advise import Decision, Site, Verdict, advise
+from kvwise.planner.catalogue import find_model
+from kvwise.planner.demand import Demand
+from kvwise.planner.hardware import read_hardware
+from kvwise.planner.prefill import Prefill
+from kvwise.planner.shapes import Precision, Precisions
+from kvwise.sim.trace.distance import measure_reuse
+from kvwise.sim.trace.records import Trace
+from tests.sim.replay.support import made
+from tests.sim.trace.support import load, published, quiet
+
+KNOWN = read_hardware()
+
+
+@cache
+def conversation() -> Trace:
+    """The published trace of a chat cluster."""
+    return load(published("mooncake_conversation_trace.jsonl.gz"))
+
+
+def demand_of(trace: Trace, model: str = "llama-3.1-70b", gpu: str = "h100-sxm") -> Demand:
+    """A trace on eight GPUs."""
+    return Demand(trace, measure_reuse(trace, quiet), Prefill(find_model(model), KNOWN.gpu(gpu), 8))
+
+
+def site_of(model: str = "llama-3.1-70b", gpu: str = "h100-sxm") -> Site:
+    """Two hosts with 1 TB of memory and eight drives of 7.68 TB in all."""
+    return Site(
+        model=find_model(model),
+        kept=Precisions(),
+        gpus=8,
+        hbm_bytes=KNOWN.gpu(gpu).hbm_gb * 1e9,
+        weight_bytes=2.0,
+        hosts=2,
+        dram=KNOWN.tiers["dram-pcie5"],
+        dram_bytes=1e12,
+        drive=KNOWN.tiers["nvme-gen5"],
+        drives=4,
+        drive_bytes=7.68e12,
+    )
+
+
+def by_boundary(decisions: list[Decision]) -> dict[str, Decision]:
+    """Decisions by what they are about."""
+    return {one.boundary: one for one in decisions}
+
+
+def test_a_chat_cluster_as_it_is_known() -> None:
+    """Memory for nine in ten hits, terabytes a day, and drive writes are those known of it."""
+    decisions = by_boundary(advise(site_of(), demand_of(conversation()), quiet))
+    dram, nvme = decisions["dram"].numbers, decisions["nvme"].numbers
+
+    assert dram["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(4.80, rel=0.005)
+    assert nvme["written_tb_per_day"] == pytest.approx(749, rel=0.005)
+    assert nvme["written_twice_seen_tb_per_day"] == pytest.approx(181, rel=0.005)
+    assert nvme["dwpd_needed"] == pytest.approx(12.2 * 1.1, rel=0.01)
+    assert nvme["years_writing_everything"] < 1
+    assert decisions["reuse"].numbers["reuse"] == pytest.approx(0.3664, abs=0.0005)
+    assert {name: one.verdict for name, one in decisions.items()} == {
+        "reuse": Verdict.YES,
+        "quantise": Verdict.MAYBE,
+        "hbm": Verdict.HAVE,
+        "dram": Verdict.YES,
+        "nvme": Verdict.YES,
+        "shared": Verdict.NO,
+        "compression": Verdict.MAYBE,
+        "router": Verdict.YES,
+    }
+    router = decisions["router"].numbers
+    assert router["hit_ratio_kv_aware"] > 0.99 * router["hit_ratio_one_cache"]
+    assert router["hit_ratio_round_robin"] < 0.8 * router["hit_ratio_kv_aware"]
+
+
+def test_a_small_latent_needs_no_drives() -> None:
+    """The same requests on a model with a fifth of the bytes: memory is enough, drives are not."""
+    site = replace(site_of("deepseek-v3", "h200-sxm"), weight_bytes=1.0, dram_bytes=2e12)
+    decisions = by_boundary(
+        advise(site, demand_of(conversation(), "deepseek-v3", "h200-sxm"), quiet)
+    )
+
+    assert decisions["dram"].numbers["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(
+        1.03, rel=0.005
+    )
+    assert decisions["nvme"].verdict is Verdict.NO
+    assert decisions["compression"].verdict is Verdict.NO
+
+
+def test_unique_prompts_stop_at_once() -> None:
+    """Prompts that nobody sends again: do not offload, and nothing more is asked."""
+    (only,) = advise(site_of(), demand_of(made(300, ("oneshot",))), quiet)
+
+    assert (only.boundary, only.verdict) == ("reuse", Verdict.NO)
+
+
+def test_slow_drives_are_refused_and_counted() -> None:
+    """Drives that load slower than the GPUs compute are no; how many would do is said."""
+    demand = demand_of(made(2_000, ("chat",)))
+    slow = replace(KNOWN.tiers["nvme-gen4"], read_gb_per_s=0.5)
+    small = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9, drives=1, drive=slow)
+    refused = by_boundary(advise(small, demand, quiet))["nvme"]
+    many = int(refused.numbers["drives_per_host_to_be_quicker"])
+    taken = by_boundary(advise(replace(small, drives=many), demand, quiet))["nvme"]
+
+    assert refused.verdict is Verdict.NO
+    assert refused.numbers["speedup"] < 1.1
+    assert many > 1
+    assert taken.verdict is Verdict.YES
+    assert taken.numbers["speedup"] >= 1.1
+
+
+def test_what_is_small_already() -> None:
+    """KV in FP8 is not to be quantised again, nor does it shrink any more."""
+    site = replace(site_of(), kept=Precisions(Precision.FP8))
+    decisions = by_boundary(advise(site, demand_of(made(2_000, ("chat",))), quiet))
+
+    assert decisions["quantise"].verdict is Verdict.HAVE
+    assert decisions["compression"].verdict is not Verdict.MAYBE
+
+
+def test_weights_that_do_not_fit() -> None:
+    """A model larger than its GPUs leaves no room for KV there, and that is said."""
+    site = replace(site_of("llama-3.1-405b"), hosts=1)
+    hbm = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b"), quiet))["hbm"]
+
+    assert hbm.verdict is Verdict.NO
+    assert "do not fit" in hbm.why
+
+
+def test_more_of_anything_hits_no_less() -> None:
+    """A larger cache saves as much and more, up to one that never forgets."""
+    demand = demand_of(made(1_000))
+    saved = [demand.saving(tokens).saved_s for tokens in (0, 1e4, 1e5, 1e6, 1e8, float("inf"))]
+
+    assert saved == sorted(saved)
+    assert saved[0] == 0 < saved[-1] <= demand.compute_s
