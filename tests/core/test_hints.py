@@ -84,6 +84,22 @@ def test_more_than_the_share_is_not_kept() -> None:
     assert in_dram(made, KEYS) == 0
 
 
+def test_the_decision_names_a_pin_that_was_refused() -> None:
+    """Whether blocks that are there or new ones were to be kept; what is kept is named nowhere."""
+    made = brain()
+
+    def ask(name: str, keys: bytes) -> bool:
+        tokens = len(keys) // KEY_BYTES * CHUNK + 1
+        asked = Asked(1, 1, name, SPACE.digest, keys, 0, tokens, Hints(pin_s=10))
+        return pick(made.handle(asked), Planned).decision.pin_refused
+
+    assert not ask("h", KEYS)
+    offer(made, KEYS, Hints(pin_s=10))
+    assert [one.pin_refused for one in made.decisions(9)] == [True]
+    assert ask("again", KEYS)
+    assert not ask("less", FOUR)
+
+
 def test_asking_keeps_what_is_there() -> None:
     """A request that finds everything cached and stores nothing can keep it too, and for longer."""
     made = brain()

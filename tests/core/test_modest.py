@@ -6,14 +6,12 @@ import pytest
 
 from kvwise.core.brain import Brain
 from kvwise.core.hints import NO_HINTS, Hints
-from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
+from kvwise.core.keys import chain_keys
 from kvwise.core.reuse import LENGTHS
 from kvwise.core.words import (
     Asked,
-    Filled,
     Granted,
     Joined,
-    Offered,
     Planned,
     Released,
     TierSpec,
@@ -21,7 +19,7 @@ from kvwise.core.words import (
 )
 from kvwise.core.world import BrainConfig
 from kvwise.units import NS_PER_S
-from tests.core.tiny import CHUNK, PAGE, SPACE, pick
+from tests.core.tiny import CHUNK, PAGE, SPACE, offer_rest, pick
 
 OBJECTS = 40
 PAGES_EACH = 2
@@ -76,16 +74,7 @@ class Node:
         plan = pick(brain.handle(asked), Planned)
         if plan.lease:
             brain.handle(Released(now_ns, 1, plan.lease))
-        found = plan.decision.match_tokens // CHUNK
-        if found == CHUNKS:
-            return None
-        parent = keys[(found - 1) * KEY_BYTES : found * KEY_BYTES] if found else ROOT
-        rest = keys[found * KEY_BYTES :]
-        told = Offered(now_ns, 1, name, SPACE.digest, parent, rest, tokens, hints)
-        grant = pick(brain.handle(told), Granted)
-        if grant.lease:
-            brain.handle(Filled(now_ns, 1, grant.lease, len(grant.chunks)))
-        return grant
+        return offer_rest(brain, asked, plan, tokens, hints)
 
 
 def granted(node: Node, tokens: int, hints: Hints = NO_HINTS) -> dict[Why, int]:

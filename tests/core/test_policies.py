@@ -7,21 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise.core.brain import Brain
-from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
+from kvwise.core.keys import chain_keys
 from kvwise.core.policies import POLICIES
 from kvwise.core.words import (
     Asked,
-    Filled,
-    Granted,
     Joined,
-    Offered,
     Planned,
     Released,
     TierSpec,
 )
 from kvwise.core.world import BrainConfig
 from kvwise.testing.evictions import EvictionSuite, Policy
-from tests.core.tiny import CHUNK, PAGE, SPACE, pick
+from tests.core.tiny import CHUNK, PAGE, SPACE, offer_rest, pick
 
 OBJECTS = 12
 PAGES_EACH = 3
@@ -93,16 +90,8 @@ class Node:
         plan = pick(brain.handle(asked), Planned)
         if plan.lease:
             self.leases.append(plan.lease)
-        found = plan.decision.match_tokens // CHUNK
-        parent = keys[(found - 1) * KEY_BYTES : found * KEY_BYTES] if found else ROOT
-        rest = keys[found * KEY_BYTES :]
-        if not rest:
-            return 0
-        offer = Offered(self.now_ns, 1, name, SPACE.digest, parent, rest, len(tokens) + 1)
-        grant = pick(brain.handle(offer), Granted)
-        if grant.lease:
-            brain.handle(Filled(self.now_ns, 1, grant.lease, len(grant.chunks)))
-        return len(grant.chunks)
+        grant = offer_rest(brain, asked, plan, len(tokens) + 1)
+        return len(grant.chunks) if grant is not None else 0
 
     def release(self) -> None:
         """The load that began first is over."""

@@ -6,7 +6,8 @@ import struct
 from typing import TypeVar
 
 from kvwise.core.brain import Brain
-from kvwise.core.keys import ROOT, chain_keys
+from kvwise.core.hints import NO_HINTS, Hints
+from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
 from kvwise.core.layout import Group, GroupKind, Layout
 from kvwise.core.words import (
     Asked,
@@ -63,6 +64,23 @@ def store(
     """Offer and fill chunks; returns the commands of the fill."""
     granted = pick(made.handle(Offered(now_ns, 1, "w", SPACE.digest, parent, keys, 128)), Granted)
     return made.handle(Filled(now_ns, 1, granted.lease, len(granted.chunks)))
+
+
+def offer_rest(
+    made: Brain, asked: Asked, plan: Planned, total_tokens: int, hints: Hints = NO_HINTS
+) -> Granted | None:
+    """Offer and fill what a request asked for and did not find; None if it found everything."""
+    found = plan.decision.match_tokens // CHUNK * KEY_BYTES
+    rest = asked.keys[found:]
+    if not rest:
+        return None
+    parent = asked.keys[found - KEY_BYTES : found] if found else ROOT
+    now_ns, name = asked.now_ns, asked.request
+    told = Offered(now_ns, 1, name, SPACE.digest, parent, rest, total_tokens, hints)
+    grant = pick(made.handle(told), Granted)
+    if grant.lease:
+        made.handle(Filled(now_ns, 1, grant.lease, len(grant.chunks)))
+    return grant
 
 
 def finish(made: Brain, commands: list[Command], *, first: int = 1) -> list[Command]:

@@ -39,11 +39,11 @@ def _without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def engine(folder: Path, case: str = "layered") -> Iterator[Engine]:
+def engine(folder: Path, case: str = "layered", *, dram: str = "4MiB") -> Iterator[Engine]:
     """A toy engine with a daemon of its own."""
     ranks, groups, can_layer = CASES[case]
     chunk = 2 * BLOCK if "window" in groups else 4 * BLOCK
-    config = settings(folder, dram_size="4MiB", client_chunk_tokens=chunk)
+    config = settings(folder, dram_size=dram, client_chunk_tokens=chunk)
     with thread_daemon(config):
         clients = [Client(config.socket_path, "toy", timeout_s=5) for _ in range(ranks + 1)]
         toy = Engine(clients, config, groups=groups, can_layer=can_layer)
@@ -53,6 +53,36 @@ def engine(folder: Path, case: str = "layered") -> Iterator[Engine]:
             toy.scheduler.close()
             for worker in toy.workers:
                 worker.close()
+
+
+@pytest.mark.pain("G4")
+@pytest.mark.parametrize("case", ["layered", "two ranks", "window"])
+def test_a_cache_smaller_than_the_engines_own_is_said(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the cache can add anything is known once the engine has its memory, and is said."""
+    with engine(tmp_path, case, dram="64MiB") as toy:
+        own_bytes = sum(tensor.array.nbytes for memory in toy.memory for tensor in memory.values())
+        assert "raise dram.size" not in caplog.text
+    assert own_bytes < 64 << 20
+
+    caplog.clear()
+    with engine(tmp_path, case, dram=str(own_bytes // 2 // 4096 * 4096)):
+        assert "raise dram.size" in caplog.text
+
+
+def test_an_answer_names_a_pin_that_was_refused(tmp_path: Path) -> None:
+    """What is there takes more than a quarter of the memory: the next request cannot keep it."""
+    with engine(tmp_path, dram="320KiB") as toy:
+        toy.run(request("first"))
+        wish = request("second", kv_transfer_params={"kvwise": {"pin_s": 60}})
+        toy.run(wish)
+        plain = request("third")
+        toy.run(plain)
+    assert wish.answer is not None
+    assert plain.answer is not None
+    assert wish.answer["kvwise"]["pin"] == "refused"
+    assert "pin" not in plain.answer["kvwise"]
 
 
 def request(name: str, tokens: list[int] = PROMPT, **more: Any) -> Request:

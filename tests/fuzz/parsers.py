@@ -21,6 +21,7 @@ from kvwise.errors import (
 )
 from tests.fuzz import (
     budget_target,
+    codec_target,
     config_target,
     events_target,
     frame_target,
@@ -73,6 +74,7 @@ PARSERS = {
         Parser("frame", frame_target.open_frame, (FrameError,), frame_target.frames),
         Parser("segment", frame_target.open_segment, (), frame_target.segments),
         Parser("budget", budget_target.open_budget, (FrameError,), budget_target.budgets),
+        Parser("codec", codec_target.open_codec, (FrameError,), codec_target.stored),
         Parser("footer", frame_target.open_footer, (FrameError,), frame_target.footers),
         Parser(
             "request",

@@ -124,6 +124,18 @@ def test_every_request_of_a_store_gets_its_line(tmp_path: Path) -> None:
     assert "dram: estimates of 1 load " in shown.output
 
 
+def test_a_pin_that_was_refused_is_said(tmp_path: Path) -> None:
+    """Only for a request whose wish to keep blocks was not followed."""
+    path = tmp_path / "decisions.jsonl"
+    log = DecisionLog(path)
+    log.add(decision(1))
+    log.add(replace(decision(2), pin_refused=True))
+    log.close()
+    shown = CliRunner().invoke(explain, ["--log", str(path)], standalone_mode=False).output
+    assert "pin_s" not in shown.partition("r2")[0]
+    assert "its pin_s was not followed" in shown.partition("r2")[2]
+
+
 def test_times_in_a_log_count_back_from_its_end(tmp_path: Path) -> None:
     """A log of any age tells how far apart its decisions were, and says from where it counts."""
     path = tmp_path / "decisions.jsonl"

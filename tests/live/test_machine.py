@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kvwise.codecs.forms import Codecs
 from kvwise.config import Config
 from kvwise.core.keys import ROOT
 from kvwise.errors import FailureKind
@@ -155,14 +156,14 @@ class FaultyMachine(StoreMachine):
             return super().open()
 
 
-def _open_faulty(config: Config) -> Tier:
+def _open_faulty(config: Config, codecs: Codecs | None = None) -> Tier:
     """A disk on which one object in five has a fault, and which counts them.
 
     By this seed the disk is full for the last prompt alone: from then on it holds next to nothing.
     """
     gets = dict.fromkeys((FailureKind.IO, FailureKind.CORRUPT, FailureKind.MISSING), 0.04)
     puts = dict.fromkeys(gets, 0.06) | {FailureKind.FULL: 0.02}
-    faulty = Faulty(OPEN_DISK(config), seed=10, puts=puts, gets=gets)
+    faulty = Faulty(OPEN_DISK(config, codecs), seed=10, puts=puts, gets=gets)
     FaultyMachine.disks.append(Metered(faulty, clock_ns=now_ns))
     return FaultyMachine.disks[-1]
 

@@ -274,9 +274,9 @@ def hints_keep_all(patch: Patch) -> None:
     """Hints keep whatever callers like."""
     real = Keep.hold
 
-    def hold(self: Keep, path: Iterable[int], size_bytes: int, until_ns: int) -> None:
+    def hold(self: Keep, path: Iterable[int], size_bytes: int, until_ns: int) -> bool:
         self.limit_bytes = 1 << 60
-        real(self, path, size_bytes, until_ns)
+        return real(self, path, size_bytes, until_ns)
 
     patch.setattr(Keep, "hold", hold)
 

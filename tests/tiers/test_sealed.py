@@ -254,6 +254,16 @@ def test_objects_come_before_footers(tmp_path: Path) -> None:
     assert footers(files) == [0, 0]
 
 
+def test_no_footer_takes_the_room_of_a_puts_last_object(tmp_path: Path) -> None:
+    """A put of many segments that fits to the byte is written whole, in several runs."""
+    files = Files((tmp_path,), segment_bytes=MIB)
+    tier = files.open(500 * FRAME_BYTES)
+    placed = put_many(tier, range(500), RAW_BYTES)
+    assert tier.used_bytes == 500 * FRAME_BYTES
+    assert len(placed) == 500
+    tier.close()
+
+
 def test_footers_count_under_a_smaller_cap(tmp_path: Path) -> None:
     """Under a cap that fits the frames and not all footers, one footer goes and one object."""
     files, _ = stored(tmp_path)

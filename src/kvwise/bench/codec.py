@@ -7,28 +7,24 @@ whether a codec pays on a link is for whoever knows the link.
 from __future__ import annotations
 
 import importlib
-import os
 import shlex
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvwise.bench.codec_data import DATA, Bytes, Part
 from kvwise.bench.machine import describe
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
-from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.yardstick import Spread, gbps, moved_note, movement, ratio, take_turns
 from kvwise.codecs.base import Buffers, Codec, scratch, total_bytes
+from kvwise.codecs.elements import Kind
 from kvwise.codecs.exponent import Exponent, Mode
 from kvwise.errors import ConfigError
 from kvwise.units import KIB, MIB
@@ -36,14 +32,11 @@ from kvwise.units import KIB, MIB
 OBJECT_BYTES = 720 * KIB
 WHOLE_BYTES, WHOLE_BYTES_QUICK = 64 * MIB, 8 * MIB
 PASSES, PASSES_QUICK = 5, 2
-TEXT_TOKENS = (512, 4096)
-"""A prompt of usual length, and a long one."""
+NOTHING = 0x5A
+"""What a target is filled with, so that nothing is restored by having been there before."""
 
-DUMP_S = 900.0
-SEED = 7
-
-Bytes = NDArray[np.uint8]
 Pair = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
+Works = Sequence["_Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +44,7 @@ class CodecOptions:
     """What to measure.
 
     Attributes:
-        data: names of kinds of data, see `DATA`.
+        data: names of kinds of data, see `codec_data.DATA`.
         passes: figures of each rate; 0 chooses.
         quick: fewer passes and less of everything, to see that it works.
     """
@@ -84,26 +77,26 @@ class General:
     lossless = True
     id = 0xFFFE
 
-    def __init__(self, name: str, pair: Pair, *, shuffled: bool) -> None:
-        """`pair` compresses and decompresses bytes."""
-        self.name = f"shuffle+{name}" if shuffled else name
+    def __init__(self, name: str, pair: Pair, planes: int = 1) -> None:
+        """`pair` compresses and decompresses bytes, which come in so many planes."""
+        self.name = f"shuffle+{name}" if planes > 1 else name
         self._pack, self._unpack = pair
-        self._shuffled = shuffled
+        self._planes = planes
 
     def encode(self, payload: Buffers) -> Buffers:
         """The compressed bytes, whatever their size."""
         (piece,) = payload
-        if self._shuffled:
-            halves = np.frombuffer(piece, np.uint8).reshape(-1, 2)
-            return [memoryview(self._pack(np.ascontiguousarray(halves.T).tobytes()))]
+        if self._planes > 1:
+            elements = np.frombuffer(piece, np.uint8).reshape(-1, self._planes)
+            return [memoryview(self._pack(np.ascontiguousarray(elements.T).tobytes()))]
         return [memoryview(self._pack(bytes(piece)))]
 
     def decode(self, stored: Buffers, payload: Buffers) -> None:
         """Decompress into the payload."""
         raw = np.frombuffer(self._unpack(bytes(stored[0])), np.uint8)
         whole = np.frombuffer(payload[0], np.uint8)
-        if self._shuffled:
-            whole.reshape(-1, 2)[:] = raw.reshape(2, -1).T
+        if self._planes > 1:
+            whole.reshape(-1, self._planes)[:] = raw.reshape(self._planes, -1).T
         else:
             whole[:] = raw
 
@@ -116,130 +109,89 @@ def measure_codecs(options: CodecOptions, progress: Progress) -> Rows:
         SetupError: the engine that makes real KV failed, or a codec gave other bytes back.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    codecs, skipped = _codecs()
+    general, skipped = _packages()
     rows: list[Row] = []
     moved: list[str] = []
     for name in options.data:
-        for part, data in DATA[name](options, progress):
-            works, found = _measure(part, data, codecs, options, progress)
-            rows += _rows(part, works, found)
-            moved += movement(f"memcpy on {part}", found["memcpy"])
-            progress.done(f"measured: {part}")
+        for part in DATA[name](options.whole_bytes, progress):
+            works, found = _measure(part, _codecs(part.kind, general), options, progress)
+            rows += _rows(part.name, works, found)
+            moved += movement(f"memcpy on {part.name}", found["memcpy"])
+            progress.done(f"measured: {part.name}")
     machine = describe(Path())
     notes = tuple(moved_note(moved))
     return Rows("codec", options.command, started, machine, rows, skipped, notes)
 
 
-def _codecs() -> tuple[list[tuple[Codec, str]], list[str]]:
-    """Codecs with their modes, and which others are not here."""
-    try:
-        modes: tuple[Mode, ...] = ("fixed", "dense")
-        found: list[tuple[Codec, str]] = [(Exponent(mode), mode) for mode in modes]
-    except ImportError as error:
-        raise ConfigError(f"{error}; hint: pip install 'kvwise[codecs]'") from error
-    skipped = []
-    for package, make in (("zstandard", _zstd), ("lz4.frame", _lz4), ("zipnn", _zipnn)):
+# --- codecs --------------------------------------------------------------------------------------
+
+
+def _packages() -> tuple[dict[str, Any], list[str]]:
+    """General compressors that are here, and which are not."""
+    found, skipped = {}, []
+    for package in ("zstandard", "lz4.frame", "zipnn"):
+        name = package.partition(".")[0]
         try:
-            module = importlib.import_module(package)
+            found[name] = importlib.import_module(package)
         except ImportError:
-            name = package.partition(".")[0]
             skipped.append(f"{name} is not installed; hint: pip install {name}")
-            continue
-        found += [(codec, "general") for codec in make(module)]
     return found, skipped
 
 
-def _zstd(module: Any) -> Iterator[Codec]:
+def _codecs(kind: Kind, general: dict[str, Any]) -> list[tuple[Codec, str]]:
+    """Codecs for elements of a kind, with their modes."""
+    try:
+        modes: tuple[Mode, ...] = ("fixed", "dense")
+        found: list[tuple[Codec, str]] = [(Exponent(mode, kind), mode) for mode in modes]
+    except ImportError as error:
+        raise ConfigError(f"{error}; hint: pip install 'kvwise[codecs]'") from error
+    makers = {"zstandard": _zstd, "lz4": _lz4, "zipnn": _zipnn}
+    for name, module in general.items():
+        found += [(codec, "general") for codec in makers[name](module, kind)]
+    return found
+
+
+def _zstd(module: Any, kind: Kind) -> Iterator[Codec]:
     """Levels 1 and 3; with planes apart too."""
     unpack = module.ZstdDecompressor().decompress
     for level in (1, 3):
         pair = (module.ZstdCompressor(level=level).compress, unpack)
-        yield General(f"zstd-{level}", pair, shuffled=False)
-        yield General(f"zstd-{level}", pair, shuffled=True)
+        yield General(f"zstd-{level}", pair)
+        if kind.bytes > 1:
+            yield General(f"zstd-{level}", pair, kind.bytes)
 
 
-def _lz4(module: Any) -> Iterator[Codec]:
-    yield General("lz4", (module.compress, module.decompress), shuffled=False)
+def _lz4(module: Any, _: Kind) -> Iterator[Codec]:
+    yield General("lz4", (module.compress, module.decompress))
 
 
-def _zipnn(module: Any) -> Iterator[Codec]:
-    zipped = module.ZipNN(bytearray_dtype="bfloat16", threads=1)
-    yield General("zipnn", (zipped.compress, zipped.decompress), shuffled=False)
-
-
-# --- data ----------------------------------------------------------------------------------------
-
-
-def _noise(options: CodecOptions, _: Progress) -> Iterator[tuple[str, Bytes]]:
-    yield "noise", np.random.default_rng(SEED).integers(0, 256, options.whole_bytes, np.uint8)
-
-
-def _constant(options: CodecOptions, _: Progress) -> Iterator[tuple[str, Bytes]]:
-    yield "constant", np.full(options.whole_bytes // 2, 0x3FC0, np.uint16).view(np.uint8)
-
-
-def _real(options: CodecOptions, progress: Progress) -> Iterator[tuple[str, Bytes]]:
-    """K and V of SmolLM2 in BF16, for a prompt of usual length and a long one."""
-    python = ensure_engine(progress)
-    model = ensure_smollm2(python, progress)
-    text = resources.files("kvwise.bench").joinpath("sentences.txt").read_text(encoding="utf-8")
-    for tokens in TEXT_TOKENS:
-        progress.now(f"a real model reads {tokens} tokens")
-        with tempfile.TemporaryDirectory(prefix="kvwise-bench-") as place:
-            folder = Path(place)
-            written = folder / "text.txt"
-            written.write_text(text * (1 + tokens * 8 // len(text)), encoding="utf-8")
-            _dump(python, model, tokens, written, folder)
-            for part in "kv":
-                once = np.fromfile(folder / f"{part}.bin", np.uint8)
-                yield f"kv.{part}.{tokens}", np.resize(once, options.whole_bytes)
-
-
-def _dump(python: Path, model: Path, tokens: int, text: Path, folder: Path) -> None:
-    """Have the engine's Python write KV down."""
-    with resources.as_file(resources.files("kvwise.bench").joinpath("kv_dump.py")) as script:
-        command = [str(python), str(script), "--model", str(model), "--tokens", str(tokens)]
-        command += ["--out", str(folder), str(text)]
-        quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=DUMP_S, check=False, env=quiet
-            )
-        except subprocess.TimeoutExpired:
-            raise SetupError(f"the model did not read within {DUMP_S:.0f} s") from None
-    if done.returncode:
-        raise SetupError(f"the model failed: {done.stderr.strip().splitlines()[-1:]}")
-
-
-DATA: Final[dict[str, Callable[[CodecOptions, Progress], Iterator[tuple[str, Bytes]]]]] = {
-    "kv": _real,
-    "noise": _noise,
-    "constant": _constant,
-}
-"""Kinds of data; each gives parts with names."""
+def _zipnn(module: Any, kind: Kind) -> Iterator[Codec]:
+    """For the kinds it knows."""
+    names = {Kind.BF16: "bfloat16", Kind.FP16: "float16", Kind.FP32: "float32"}
+    if kind in names:
+        zipped = module.ZipNN(bytearray_dtype=names[kind], threads=1)
+        yield General("zipnn", (zipped.compress, zipped.decompress))
 
 
 # --- measuring -----------------------------------------------------------------------------------
 
 
 def _measure(
-    part: str,
-    data: Bytes,
-    codecs: Sequence[tuple[Codec, str]],
-    options: CodecOptions,
-    progress: Progress,
-) -> tuple[list[_Work], dict[str, list[float]]]:
+    part: Part, codecs: Sequence[tuple[Codec, str]], options: CodecOptions, progress: Progress
+) -> tuple[Works, dict[str, list[float]]]:
     """All codecs on some data, their passes in turns with memcpy."""
-    objects, target = _objects(data), _objects(np.zeros_like(data))
+    objects, target = _objects(part.data), _objects(np.zeros_like(part.data))
     works = [_Work(codec, mode, objects, target) for codec, mode in codecs]
     actions: dict[str, Callable[[], float]] = {"memcpy": lambda: _copy(objects, target)}
     for work in works:
         actions[f"{work.codec.name} encode"] = work.encode
         actions[f"{work.codec.name} decode"] = work.decode
-    return works, take_turns(actions, options.turns, lambda text: progress.now(f"{part}: {text}"))
+    return works, take_turns(
+        actions, options.turns, lambda text: progress.now(f"{part.name}: {text}")
+    )
 
 
-def _rows(part: str, works: Sequence[_Work], found: dict[str, list[float]]) -> Iterator[Row]:
+def _rows(part: str, works: Works, found: dict[str, list[float]]) -> Iterator[Row]:
     """What each codec came to, medians of all passes."""
     memcpy = found["memcpy"]
     for work in works:
@@ -289,7 +241,7 @@ class _Work:
         self.mode = mode
         self._objects = objects
         self._target = target
-        self._stored: list[Buffers] = []
+        self._stored = [codec.encode([one]) for one in objects]
 
     @property
     def ratio(self) -> float:
@@ -298,12 +250,17 @@ class _Work:
         return len(self._objects) * OBJECT_BYTES / stored_bytes
 
     def encode(self) -> float:
-        """Rate of payload bytes written down."""
-        self._stored = []
+        """Rate of payload bytes written down, each object let go of before the next.
+
+        Raises:
+            SetupError: other bytes came out than before.
+        """
         started = time.perf_counter()
-        for one in self._objects:
-            self._stored.append(self.codec.encode([one]))
-        return gbps(len(self._objects) * OBJECT_BYTES, time.perf_counter() - started)
+        sizes = [total_bytes(self.codec.encode([one])) for one in self._objects]
+        seconds = time.perf_counter() - started
+        if sizes != [total_bytes(stored) for stored in self._stored]:
+            raise SetupError(f"{self.codec.name} wrote the same down in another size")
+        return gbps(len(self._objects) * OBJECT_BYTES, seconds)
 
     def decode(self) -> float:
         """Rate of payload bytes restored; what was stored as it is counts as copied.
@@ -311,6 +268,8 @@ class _Work:
         Raises:
             SetupError: other bytes came back.
         """
+        for to in self._target:
+            np.frombuffer(to, np.uint8)[:] = NOTHING
         started = time.perf_counter()
         for stored, one, to in zip(self._stored, self._objects, self._target, strict=True):
             if stored[0] is one:

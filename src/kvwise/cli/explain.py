@@ -306,6 +306,8 @@ def _lines(decision: Decision) -> list[str]:
         lines.append(f"the load took {format_seconds(decision.actual_s)}")
     elif decision.ending in _ENDINGS:
         lines.append(_ENDINGS[decision.ending])
+    if decision.pin_refused:
+        lines.append("its pin_s was not followed: as much as may be is pinned already")
     return lines
 
 

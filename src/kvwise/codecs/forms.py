@@ -60,7 +60,7 @@ class Codecs:
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
         self._makers: dict[int, Callable[[], Codec]] = {}
         if find_spec("numba") is not None:
-            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed"), WARM)
+            self._makers[Exponent.id] = lambda: _warm(Exponent("fixed", Kind.BF16), WARM)
             self._makers[Fp8.id] = lambda: _warm(Fp8(WARM), WARM)
             self._makers[Nvfp4.id] = lambda: _warm(Nvfp4(WARM), WARM)
 
@@ -115,9 +115,9 @@ def coding_of(number: int, stored: Buffers) -> Coding:
 
 def _made(form: Form) -> Codec:
     """A codec, compiled on first use."""
-    if form.coding.lossless:
-        return Exponent(_MODES[form.coding])
     elements = form.elements or WARM
+    if form.coding.lossless:
+        return Exponent(_MODES[form.coding], elements.kind)
     return Fp8(elements, scale="head") if form.coding is Coding.FP8 else Nvfp4(elements)
 
 

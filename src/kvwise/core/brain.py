@@ -56,7 +56,7 @@ class Brain:
         self._world = World(config)
         self._loads = Loads(self._world)
         self._wishes = Wishes(self._world)
-        self._stores = Stores(self._world, self._wishes)
+        self._stores = Stores(self._world, self._wishes, self._loads.records)
         self._recovery = Recovery(self._world)
         self._clients: set[int] = set()
 
@@ -73,8 +73,7 @@ class Brain:
         world.blocks.advance(world.now_ns)
         match event:
             case Asked():
-                self._loads.asked(event)
-                self._wishes.asked(event)
+                self._loads.asked(event, can_pin=self._wishes.asked(event))
             case Wanted():
                 self._loads.wanted(event)
             case Offered():

@@ -131,11 +131,11 @@ class Keep:
 
     # --- kept ---
 
-    def hold(self, path: Iterable[int], size_bytes: int, until_ns: int) -> None:
+    def hold(self, path: Iterable[int], size_bytes: int, until_ns: int) -> bool:
         """Keep the rows of a path of `size_bytes` each until a time, or none if they are too many.
 
         The path goes from the row that is meant up to the root; it is walked to the first row that
-        is kept anyway.
+        is kept anyway. The answer is whether they are kept.
         """
         fresh: list[int] = []
         above = NONE
@@ -146,7 +146,7 @@ class Keep:
             fresh.append(row)
             if self.kept_bytes + len(fresh) * size_bytes > self.limit_bytes:
                 self.refused += 1
-                return
+                return False
         end = fresh[0] if fresh else above
         for row in reversed(fresh):
             self._held[row] = _Held(size_bytes, above)
@@ -154,6 +154,7 @@ class Keep:
             above = row
         self.kept_bytes += len(fresh) * size_bytes
         self._hint(end, until_ns)
+        return True
 
     @property
     def has_kept(self) -> bool:

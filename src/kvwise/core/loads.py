@@ -96,8 +96,8 @@ class Loads:
 
     # --- planning ---
 
-    def asked(self, event: Asked) -> None:
-        """Answer with a plan, and pin what it promises."""
+    def asked(self, event: Asked, *, can_pin: bool) -> None:
+        """Answer with a plan, and pin what it promises; `can_pin`: what it wants kept is kept."""
         world = self._world
         space, layout = world.joined(event.space)
         asked_before = (event.client, event.request) in self.records
@@ -105,7 +105,7 @@ class Loads:
         found = self._find(event, space.number, layout)
         cut = self._cut(event, space, layout, found)
         lease = self._lease(event, space, found, cut, layout)
-        decision = self._decide(event, space, layout, (found, cut))
+        decision = self._decide(event, space, layout, (found, cut), can_pin=can_pin)
         if not asked_before:
             world.tally.asked_tokens += event.total_tokens
             world.tally.storing_tokens += found.storing_tokens
@@ -215,7 +215,13 @@ class Loads:
         return lease
 
     def _decide(
-        self, event: Asked, space: Space, layout: Layout, outcome: tuple[Match, Cut]
+        self,
+        event: Asked,
+        space: Space,
+        layout: Layout,
+        outcome: tuple[Match, Cut],
+        *,
+        can_pin: bool,
     ) -> Decision:
         world, (found, cut) = self._world, outcome
         tiers = found.tiers[: cut.chunks]
@@ -239,6 +245,7 @@ class Loads:
             exposed_s=cut.exposed_s,
             relief_s=cut.relief_s,
             doubt_s=cut.doubt_s,
+            pin_refused=not can_pin,
         )
         self.records.add(event.client, decision)
         return decision

@@ -79,6 +79,12 @@ class Records:
         calibrate(self.calibration, decision)
         return decision
 
+    def refuse_pin(self, client: int, request: str) -> None:
+        """Note that a request's wish to keep its blocks was not followed."""
+        decision = self._last.get((client, request))
+        if decision is not None:
+            self._last[client, request] = replace(decision, pin_refused=True)
+
     def last(self, limit: int) -> list[Decision]:
         """The last decisions, newest last."""
         return list(self._last.values())[-limit:] if limit > 0 else []

@@ -14,7 +14,7 @@ from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.queue import DeferredWrites
-from kvwise.core.records import RECORDS_MAX
+from kvwise.core.records import RECORDS_MAX, Records
 from kvwise.core.reuse import About
 from kvwise.core.shelf import State
 from kvwise.core.wishes import Wishes
@@ -100,10 +100,11 @@ class StoreJob:
 class Stores:
     """Everything about getting KV into the cache and down its tiers."""
 
-    def __init__(self, world: World, wishes: Wishes) -> None:
+    def __init__(self, world: World, wishes: Wishes, records: Records) -> None:
         """No leases, no jobs, nothing waiting."""
         self._world = world
         self._wishes = wishes
+        self._records = records
         self.leases: dict[int, StoreLease] = {}
         self.jobs: dict[int, StoreJob] = {}
         lower = range(1, len(world.config.tiers))
@@ -131,7 +132,8 @@ class Stores:
             granted.reasons[verdict.why] += len(event.keys) // KEY_BYTES
         else:
             self._take_in(event, space, granted)
-            self._wishes.used(granted.present, event.hints, space)
+            if not self._wishes.used(granted.present, event.hints, space):
+                self._records.refuse_pin(event.client, event.request)
         number = 0
         if granted.rows:
             number = world.number()
@@ -225,7 +227,8 @@ class Stores:
         blocks.unpin_all(whole)
         self._world.out.append(Ended(lease.number))
         if kept:
-            self._wishes.stored(kept, lease.hints, lease.space)
+            if not self._wishes.stored(kept, lease.hints, lease.space):
+                self._records.refuse_pin(lease.client, lease.request)
             self._consider(kept, lease.hints, (lease.client, lease.request))
 
     def left(self, client: int) -> None:

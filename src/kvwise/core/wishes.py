@@ -27,35 +27,36 @@ class Wishes:
         self._world = world
         self._keep = world.blocks.keep
 
-    def asked(self, event: Asked) -> None:
-        """A request is about to use what is there."""
+    def asked(self, event: Asked) -> bool:
+        """A request is about to use what is there; whether it can have what it wishes."""
         if not event.hints.pin_s and not self._keep.has_ending:
-            return
+            return True
         index = self._world.blocks.index
         length = index.length(event.keys, len(event.keys) // KEY_BYTES)
-        if length:
-            space, _ = self._world.joined(event.space)
-            found = event.keys[: length * KEY_BYTES]
-            rows: Sequence[int] = (index.find(found[-KEY_BYTES:]),)
-            if self._keep.has_ending:
-                rows = index.chain(found)
-            self.used(rows, event.hints, space)
+        if not length:
+            return True
+        space, _ = self._world.joined(event.space)
+        found = event.keys[: length * KEY_BYTES]
+        rows: Sequence[int] = (index.find(found[-KEY_BYTES:]),)
+        if self._keep.has_ending:
+            rows = index.chain(found)
+        return self.used(rows, event.hints, space)
 
-    def used(self, rows: Sequence[int], hints: Hints, space: Space) -> None:
-        """A request with these hints uses blocks that are there."""
+    def used(self, rows: Sequence[int], hints: Hints, space: Space) -> bool:
+        """A request uses blocks that are there; whether they are kept as its hints say."""
         if not rows or hints.no_reuse:
-            return
+            return True
         if self._keep.has_ending and hints.ttl_s:
             self._keep.extend(rows, self._after(hints.ttl_s))
         elif self._keep.has_ending:
             self._keep.spare(rows)
-        self._hold(rows, hints, space)
+        return self._hold(rows, hints, space)
 
-    def stored(self, rows: Sequence[int], hints: Hints, space: Space) -> None:
-        """Blocks of a request came to be."""
+    def stored(self, rows: Sequence[int], hints: Hints, space: Space) -> bool:
+        """Blocks of a request came to be; whether they are kept as its hints say."""
         if hints.ttl_s:
             self._keep.end(rows, self._after(hints.ttl_s))
-        self._hold(rows, hints, space)
+        return self._hold(rows, hints, space)
 
     def pass_time(self) -> None:
         """What was kept for so long may leave, and what is worthless goes, unless others need it.
@@ -99,11 +100,12 @@ class Wishes:
         """Whether a block may not go now, whatever its end."""
         return bool(self._world.blocks.index.pins[row]) or self._keep.holds(row)
 
-    def _hold(self, rows: Sequence[int], hints: Hints, space: Space) -> None:
+    def _hold(self, rows: Sequence[int], hints: Hints, space: Space) -> bool:
         """Keep a chain for as long as a request says; whoever keeps its end keeps all of it."""
-        if hints.pin_s:
-            size_bytes = self._world.stored_bytes(DRAM, space.raw_bytes)
-            self._keep.hold(self._up(rows[-1]), size_bytes, self._after(hints.pin_s))
+        if not hints.pin_s:
+            return True
+        size_bytes = self._world.stored_bytes(DRAM, space.raw_bytes)
+        return self._keep.hold(self._up(rows[-1]), size_bytes, self._after(hints.pin_s))
 
     def _up(self, row: int) -> Iterator[int]:
         """A row and all above it."""

@@ -342,17 +342,16 @@ class Decision:
         match_tokens: leading tokens found in the cache, device included.
         load_tokens: tokens the plan loads; 0 for recompute.
         tiers: tokens to load by tier name, in the order of the prompt.
-        load_s: estimated seconds of the load that was considered best, queues included.
-        recompute_s: estimated seconds to compute the same tokens instead.
+        load_s, recompute_s: estimated seconds of the best load, queues included, and to compute it.
         margin: fraction of `own_s` by which the load must win.
-        actual_s: measured seconds of the load, 0 while unknown.
-        ending: what became of it; OPEN while unknown.
+        actual_s, ending: measured seconds, and what became of it; 0 and OPEN while unknown.
         own_s: part of `load_s` in which it keeps tiers and links busy itself.
         backlog_s: estimated seconds until the engine is done with earlier prompts.
         exposed_s: part of `load_s` that delays the first token: hidden behind no other work.
         relief_s: what the engine's time is worth to loads that are under way.
         doubt_s: by how much loading must win for the uncertainty of all this. It does when
             `recompute_s + relief_s - exposed_s > margin * own_s + doubt_s`.
+        pin_refused: whether a hint to keep blocks was not followed: too many are kept.
     """
 
     now_ns: int
@@ -375,6 +374,7 @@ class Decision:
     exposed_s: float = 0.0
     relief_s: float = 0.0
     doubt_s: float = 0.0
+    pin_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

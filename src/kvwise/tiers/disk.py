@@ -40,7 +40,7 @@ from kvwise.tiers.extents import (
 )
 from kvwise.tiers.footer import Entries
 from kvwise.tiers.meters import Meters
-from kvwise.tiers.room import Room
+from kvwise.tiers.room import Expected, Room
 from kvwise.tiers.runs import SPARE_BYTES, Draft, Part, ReadRun, read_runs
 from kvwise.tiers.segments import Directory
 from kvwise.units import GIB, MIB
@@ -166,8 +166,10 @@ class DiskTier:
         found: dict[int, list[Placed | TierError]] = {}
         sizes = [frame.frame_bytes(record.raw_bytes) for record, _ in objects]
         groups = list(_groups(sizes, self._write_run_bytes))
-        for group, answered in self._writers.work(groups, lambda g: self._write(objects[g])):
-            found[group.start] = answered
+        with self._room.expecting(sum(sizes)) as expected:
+            work = self._writers.work(groups, lambda g: self._write(objects[g], expected))
+            for group, answered in work:
+                found[group.start] = answered
         for group in groups:
             answers += found[group.start]
         return answers
@@ -234,7 +236,9 @@ class DiskTier:
             raise BugError(f"location {location:#x} of {size_bytes} bytes is not of this tier")
         return number, extent
 
-    def _write(self, objects: Sequence[tuple[Record, Buffers]]) -> list[Placed | TierError]:
+    def _write(
+        self, objects: Sequence[tuple[Record, Buffers]], expected: Expected
+    ) -> list[Placed | TierError]:
         """Write neighbours, wherever there is room for them; one answer for each."""
         drafts = [self._draft(record, buffers) for record, buffers in objects]
         answers: list[Placed | TierError] = []
@@ -242,7 +246,7 @@ class DiskTier:
             with self._gate.passing() as is_open:
                 if not is_open:
                     return answers + [_closed() for _ in left]
-                taken = self._room.take([draft.size_bytes for draft in left])
+                taken = self._room.take([draft.size_bytes for draft in left], expected)
                 if isinstance(taken, TierError):
                     return answers + [taken for _ in left]
                 directory, count = taken

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
 
 from kvwise.errors import FailureKind, TierError
@@ -20,6 +22,13 @@ _SAMPLE_BYTES_MIN = MIB // 4
 """Smaller reads measure latency, not rate."""
 
 _SMOOTHING = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Expected:
+    """Bytes that a put under way has still to take."""
+
+    left_bytes: int
 
 
 class Room:
@@ -35,6 +44,7 @@ class Room:
         self._rates: dict[int, float] = {}
         self._turns = dict.fromkeys((d.number for d in directories), 0.0)
         self._now = 0.0
+        self._expected: list[Expected] = []
 
     @property
     def used_bytes(self) -> int:
@@ -49,7 +59,21 @@ class Room:
         room_bytes = min(self._below_cap(), sum(by_device.values()))
         return max(0, room_bytes - sum(d.footer_bytes for d in alive))
 
-    def take(self, sizes: Sequence[int]) -> tuple[Directory, int] | TierError:
+    @contextmanager
+    def expecting(self, size_bytes: int) -> Iterator[Expected]:
+        """While a put is under way, no footer takes what its last object needs."""
+        expected = Expected(size_bytes)
+        with self._lock:
+            self._expected.append(expected)
+        try:
+            yield expected
+        finally:
+            with self._lock:
+                self._expected.remove(expected)
+
+    def take(
+        self, sizes: Sequence[int], expected: Expected | None = None
+    ) -> tuple[Directory, int] | TierError:
         """Reserve room for frames that should lie side by side.
 
         Stride scheduling: a directory's turn moves on by bytes / rate, and the least turn is next.
@@ -68,13 +92,17 @@ class Room:
             for directory in sorted(alive, key=lambda d: self._turns[d.number]):
                 room_bytes = min(below_cap, self._above_watermark(directory))
                 if sizes[0] <= room_bytes:
-                    return directory, self._reserve(directory, sizes, room_bytes)
+                    count = self._reserve(directory, sizes, room_bytes)
+                    if expected is not None:
+                        expected.left_bytes -= sum(sizes[:count])
+                    return directory, count
             return self._full(f"no filesystem would keep {format_size(self._min_free_bytes)} free")
 
     def admit(self, directory: Directory, size_bytes: int) -> bool:
-        """Reserve room for a footer; it goes without when objects have taken it all."""
+        """Reserve room for a footer; it goes without when objects have taken it all, or will."""
         with self._lock:
-            fits = size_bytes <= min(self._below_cap(), self._above_watermark(directory))
+            room_bytes = min(self._below_cap(), self._above_watermark(directory))
+            fits = size_bytes <= room_bytes - sum(one.left_bytes for one in self._expected)
             if fits:
                 directory.reserve(size_bytes)
             return fits

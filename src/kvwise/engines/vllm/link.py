@@ -79,6 +79,15 @@ class Link:
         self._fills, self._releases, self._timings = [], [], []
         return self._try("step", lambda: self._cache.step(step)) or []
 
+    def capacity_bytes(self) -> int | None:
+        """What all tiers hold; None when there is no answer."""
+
+        def say() -> int:
+            tiers = self._cache.status()["levels"]["tiers"]
+            return sum(int(tier["capacity_bytes"]) for tier in tiers.values())
+
+        return self._try("status", say)
+
     def clear(self, space: bytes) -> bool:
         """Drop a namespace's objects; False when there is no answer."""
 

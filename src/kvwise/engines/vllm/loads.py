@@ -219,6 +219,8 @@ class Loads:
             "load_s": decision.load_s,
             "recompute_s": decision.recompute_s,
         }
+        if decision.pin_refused:
+            prompt.outcome["pin"] = "refused"
 
     def _settle(self, loading: Loading, report: LoadReport) -> None:
         """Everybody has reported: release the lease, count, and remember what failed.

@@ -20,11 +20,13 @@ class Facts:
         layout: the shape of every object, the same on all ranks.
         interior: what the opaque bytes inside a block depend on: kernel, order of axes, CPU.
         elements: what the numbers in them are, where that is known.
+        device_tokens: about how many tokens the engine's own KV cache holds; 0 if unknown.
     """
 
     layout: Layout
     interior: str
     elements: Elements | None = None
+    device_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

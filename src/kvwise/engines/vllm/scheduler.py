@@ -5,6 +5,7 @@ It follows vLLM's calls and owns no policy: what is worth loading or keeping is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from kvwise.engines.vllm.stores import Stores
 from kvwise.errors import BugError, EngineError
 from kvwise.live.clock import now_ns
 from kvwise.live.messages import Cache
-from kvwise.units import NS_PER_S
+from kvwise.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+
+_log = logging.getLogger(__name__)
 
 
 class _Serving:
@@ -90,7 +94,9 @@ class SchedulerSide:
                 f"{len(facts)} of {self._settings.ranks} ranks have told about their KV cache, and "
                 f"{len(set(facts))} different things: {[one.interior for one in set(facts)]}"
             )
-        self._open(vllm_config, next(iter(facts)))
+        fact = next(iter(facts))
+        self._open(vllm_config, fact)
+        self._warn_of_churn(fact)
 
     def bind(self, manager: KVCacheManager) -> None:
         """Be told who owns vLLM's blocks.
@@ -266,6 +272,18 @@ class SchedulerSide:
         self._serving = _Serving(
             self._settings, self._link, self._counts, facts=facts, space=namespace.digest
         )
+
+    def _warn_of_churn(self, facts: Facts) -> None:
+        """Say so where the cache holds no more than the engine itself: it can hardly add a hit."""
+        own_bytes = int(facts.device_tokens * facts.layout.bytes_per_token)
+        held_bytes = self._link.capacity_bytes()
+        if held_bytes is not None and held_bytes <= own_bytes:
+            _log.warning(
+                "the engine keeps %s of KV itself, and kvwise no more than %s, so that most of it "
+                "is there already: raise dram.size, or set disk.paths and disk.size",
+                format_size(own_bytes),
+                format_size(held_bytes),
+            )
 
     def _collect(
         self, serving: _Serving, prompt: Prompt, computed: int, output: SchedulerOutput

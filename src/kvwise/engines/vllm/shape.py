@@ -102,6 +102,7 @@ def read_shape(
             layout,
             _interior(vllm_config, kv_cache_config, every),
             _elements(vllm_config, kv_cache_config, every),
+            kv_cache_config.num_blocks * block_tokens // len(groups),
         ),
         layers=tuple(layers),
         numbers=numbers,
