@@ -139,6 +139,11 @@ class Workers:
             busy = self._writes or self._drops or self._writing or self._dropping
             return None if busy else self._changes
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a tier is being written to."""
+        return self._writing > 0
+
     def close(self, timeout_s: float) -> bool:
         """Finish what is in flight and every drop, fail what waits; False when a thread is stuck.
 
