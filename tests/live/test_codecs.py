@@ -181,3 +181,13 @@ def test_a_geometry_that_cannot_be_is_refused(
     with pytest.raises(ConfigError, match="elements"):
         store.join(replace(KV, elements=elements, lossy=lossy))
     store.close()
+
+
+def test_one_name_has_one_meaning(tmp_path: Path) -> None:
+    """Other elements, or another lossy codec, under a name that is taken are refused."""
+    store = opened(tmp_path, "off")
+    store.join(KV)
+    for other in (replace(KV, elements=None), replace(KV, lossy=Coding.FP8)):
+        with pytest.raises(ConfigError, match="other elements or another lossy codec; hint"):
+            store.join(other)
+    store.close()

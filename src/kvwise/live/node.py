@@ -78,7 +78,7 @@ class Node:
         self._lock = threading.Lock()
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
-        self._layouts: dict[bytes, bytes] = {}
+        self._joined: dict[bytes, Namespace] = {}
         self._found_bytes: dict[bytes, int] = {}
         _refuse_shared_logs(config)
         with ExitStack() as undo:
@@ -168,19 +168,14 @@ class Node:
                 f"the disk holds objects of another size under the namespace {namespace.label}; "
                 "hint: name it differently, or empty disk.paths"
             )
-        layout = namespace.layout.digest()
         with self._lock:
-            known = self._layouts.keys() | self._found_bytes.keys()
+            known = self._joined.keys() | self._found_bytes.keys()
             if len(known) >= SPACES_MAX and namespace.digest not in known:
                 raise ConfigError(
                     f"{len(known)} namespaces are open, one for each way a model is served; "
                     "hint: restart the daemon to forget those that are over"
                 )
-            if self._layouts.setdefault(namespace.digest, layout) != layout:
-                raise ConfigError(
-                    f"namespace {namespace.label} was opened before with another layout; "
-                    "hint: engines that share a namespace must agree on chunk and block size"
-                )
+            _require_same(self._joined.setdefault(namespace.digest, namespace), namespace)
         self.pump.handle([Joined(now_ns(), client, namespace)])
         if namespace.elements is not None:
             with self._lock:
@@ -192,7 +187,7 @@ class Node:
 
     def knows(self, space: bytes) -> bool:
         """Whether somebody joined a namespace."""
-        return space in self._layouts
+        return space in self._joined
 
     # --- what it holds ---
 
@@ -268,6 +263,25 @@ class Node:
                     found.raw_bytes,
                 )
             ]
+        )
+
+
+def _require_same(known: Namespace, namespace: Namespace) -> None:
+    """See that a namespace is what its name stands for already.
+
+    Raises:
+        ConfigError: it has another shape, or its objects are other numbers, or are written so.
+    """
+    if known.layout.digest() != namespace.layout.digest():
+        raise ConfigError(
+            f"namespace {namespace.label} was opened before with another layout; "
+            "hint: engines that share a namespace must agree on chunk and block size"
+        )
+    if (known.elements, known.lossy) != (namespace.elements, namespace.lossy):
+        raise ConfigError(
+            f"namespace {namespace.label} was opened before with other elements or another lossy "
+            "codec; hint: engines that share a namespace must agree on kv cache dtype and "
+            "client.lossy"
         )
 
 
