@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
 from kvwise.live.warm import Warmer
+from kvwise.live.workers import attempt
 from kvwise.tiers.base import Found, Tier
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import READ_RUN_BYTES, DiskConfig, DiskTier
@@ -75,7 +77,7 @@ class Node:
         self._started_ns = now_ns()
         self._rated_bytes = rated_bytes(config)
         self._amplification = config.disk.write_amplification
-        self._lock = threading.Lock()
+        self._lock, self._equipping = threading.Lock(), threading.Lock()
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
         self._joined: dict[bytes, Namespace] = {}
@@ -85,8 +87,8 @@ class Node:
             self.arena = _open_arena(config)
             undo.callback(self.arena.close)
             self._tiers: dict[int, Tier] = {}
+            self._codecs = Codecs()
             if config.disk.paths:
-                self._codecs = Codecs()
                 self._tiers[DISK] = _open_disk(config, self._codecs)
                 undo.callback(self._tiers[DISK].close)
             brain = _brain_config(config, self.arena)
@@ -113,6 +115,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier, keepers[number])
             self.pump.start()
+            self._equip({}, self._codecs.missing)
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
@@ -232,21 +235,32 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _equip(self, codings: dict[Coding, Elements]) -> None:
-        """Have codecs compiled on a thread of their own, and tell the brain when they are there."""
+    def _equip(self, codings: dict[Coding, Elements], numbers: Iterable[int] = ()) -> None:
+        """Have codecs compiled on a thread of their own, and tell the brain when they are there.
+
+        Whatever goes wrong with that, there are no codecs from then on, and the log says why.
+        """
 
         def compile_all() -> None:
-            try:
-                for coding, elements in codings.items():
-                    self._codecs.warm([coding], elements)
-            except ImportError as error:
-                _log.warning("no codecs: %s; hint: %s", error, forms.INSTALL)
-                return
-            if self.pump.is_sound:
-                self.pump.handle([Equipped(now_ns(), tuple(codings))])
+            for number in numbers:
+                self._codecs.make(number)
+            for coding, elements in codings.items():
+                self._codecs.warm([coding], elements)
 
-        if codings:
-            threading.Thread(target=compile_all, name="kvwise-codecs", daemon=True).start()
+        def equip() -> None:
+            with self._equipping:
+                if self._codecs.failure:
+                    return
+                error = attempt(compile_all)
+                failure = f"{type(error).__name__}: {error}" if error else ""
+                self._codecs.failure = failure
+            if failure:
+                _log.warning("no codecs: %s; hint: %s, or repair it", failure, forms.INSTALL)
+            if self.pump.is_sound and (codings or failure):
+                self.pump.handle([Equipped(now_ns(), () if failure else tuple(codings))])
+
+        if codings or numbers:
+            threading.Thread(target=equip, name="kvwise-codecs", daemon=True).start()
 
     def _tell(self, number: int, found: Found) -> None:
         """Tell the brain of some records."""
@@ -402,7 +416,7 @@ def _brain_config(config: Config, arena: Arena) -> BrainConfig:
 
 def _codings(config: Config) -> tuple[Coding, ...]:
     """Codings that can be used, said once where some are wanted and there are none."""
-    found = forms.at_hand()
+    found = forms.installed()
     if config.disk.paths and config.disk.codec != "off" and not found:
         _log.warning(
             "no codecs: what is written to disk stays as it is; hint: %s, or disk.codec = off",
