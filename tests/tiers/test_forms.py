@@ -14,6 +14,7 @@ from kvwise.codecs import forms, frame
 from kvwise.codecs.base import scratch
 from kvwise.codecs.exponent import Exponent
 from kvwise.codecs.forms import Codecs
+from kvwise.codecs.fp8 import Fp8
 from kvwise.core.elements import AS_IS, Coding, Elements, Form, Kind
 from kvwise.core.timing import Work
 from kvwise.errors import FailureKind
@@ -160,6 +161,27 @@ def test_a_reader_waits_for_no_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     codecs.make(Exponent.id)
     assert all(comes_back(second, number, one) for number, one in placed.items())
     second.close()
+
+
+def test_loops_for_other_elements_are_waited_for_neither(tmp_path: Path) -> None:
+    """A lossy codec that is ready for one kind of element says so of another, and loses nothing."""
+    codecs = Codecs()
+    tier = Files((tmp_path,), codecs=codecs).open(CAPACITY_BYTES)
+    half = Elements(Kind.FP16, 1024, 1, 1024)
+    (placed,) = tier.put([(replace(record(1, RAW), form=Form(Coding.FP8, half)), [zeros()])])
+    assert isinstance(placed, Placed)
+    codecs.make(Fp8.id)
+    assert verdicts(tier, [want(1, RAW, placed)]) == [FailureKind.TIMEOUT]
+    codecs.warm([Coding.FP8], half)
+    assert verdicts(tier, [want(1, RAW, placed)]) == [None]
+    tier.close()
+
+
+def zeros() -> memoryview:
+    """A payload that any codec takes."""
+    memory = scratch(RAW)
+    memory[:] = bytes(RAW)
+    return memory
 
 
 def test_what_nobody_can_read_is_told(

@@ -17,6 +17,7 @@ from kvwise.codecs.exponent import Exponent, Mode, mode_of
 from kvwise.codecs.fp8 import Fp8
 from kvwise.codecs.nvfp4 import Nvfp4
 from kvwise.codecs.plain import PLAIN
+from kvwise.codecs.scaled import kind_of
 from kvwise.core.elements import LOSSY, Coding, Elements, Form, Kind
 from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.units import round_up
@@ -91,6 +92,7 @@ class Codecs:
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
         self._makers: dict[int, Callable[[], Codec]] = {}
         self._found: set[int] = set()
+        self._kinds: set[tuple[int, Kind]] = set()
         self.failure = ""
         if installed():
             self._makers[Exponent.id] = lambda: _warm(Exponent("fixed", Kind.BF16), WARM)
@@ -104,7 +106,10 @@ class Codecs:
             ImportError: Numba does not go with what else is installed.
         """
         for coding in codings:
-            self.make(self.writer(Form(coding, elements)).id)
+            number = self.writer(Form(coding, elements)).id
+            self.make(number)
+            with self._lock:
+                self._kinds.add((number, elements.kind))
 
     def make(self, number: int) -> None:
         """Make and compile the codec that reads a number.
@@ -116,6 +121,7 @@ class Codecs:
             made = self._makers[number]()
             with self._lock:
                 self._readers.setdefault(number, made)
+                self._kinds.add((number, WARM.kind))
 
     def find(self, numbers: Iterable[int]) -> None:
         """Note that there are frames of these numbers."""
@@ -157,9 +163,23 @@ class Codecs:
             return known
         if number not in self._makers:
             raise FrameError(f"codec {number} is not known here")
+        raise self._unready(number)
+
+    def require(self, number: int, stored: Buffers) -> None:
+        """See that nothing has to be compiled to decode these bytes, which hold what was written.
+
+        Raises:
+            TierError: loops for their kind of element are not there, as in `reader`.
+        """
+        kind = kind_of(stored) if number in _LOSSY else None
+        if kind is not None and (number, kind) not in self._kinds:
+            raise self._unready(number)
+
+    def _unready(self, number: int) -> TierError:
+        """What is said where a codec is not ready."""
         if self.failure:
-            raise TierError(FailureKind.MISSING, f"there is no codec {number}: {self.failure}")
-        raise TierError(FailureKind.TIMEOUT, f"codec {number} is not ready", retryable=True)
+            return TierError(FailureKind.MISSING, f"there is no codec {number}: {self.failure}")
+        return TierError(FailureKind.TIMEOUT, f"codec {number} is not ready", retryable=True)
 
 
 def coding_of(number: int, stored: Buffers) -> Coding:

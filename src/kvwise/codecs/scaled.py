@@ -153,6 +153,11 @@ class Scaled:
             spread(raw, payload)
 
 
+def kind_of(stored: Buffers) -> Kind | None:
+    """The kind of element that stored bytes name, if it is one; a look, not a check."""
+    return KINDS.get(stored[0][1]) if stored and stored[0].nbytes > 1 else None
+
+
 def _data_begin(shape: Shape, count: int) -> int:
     """Where the data of so many tensors begin."""
     return _HEADER.size + _SCALE_BYTES * shape.elements.heads * count

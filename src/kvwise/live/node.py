@@ -20,7 +20,7 @@ from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.forms import Codecs
 from kvwise.config import Config
 from kvwise.core.brain import Brain
-from kvwise.core.elements import Coding, Elements
+from kvwise.core.elements import Coding, Elements, Kind
 from kvwise.core.govern import life_years
 from kvwise.core.timing import Equipped
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
@@ -94,7 +94,7 @@ class Node:
             brain = _brain_config(config, self.arena)
             wanted = self._tiers and config.disk.codec != "off"
             self._to_equip = {one: forms.WARM for one in brain.codings if one.lossless and wanted}
-            self._lossy = {one for one in brain.codings if not one.lossless and wanted}
+            self._lossy: set[tuple[Coding, Kind]] = set()
             self._log = _open_log(config, brain)
             self._decisions = _open_decisions(config)
             self.latencies = Latencies(tuple(tier.name for tier in brain.tiers))
@@ -115,6 +115,9 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier, keepers[number])
             self.pump.start()
+            if wanted or self._codecs.missing:
+                lossy = [one for one in brain.codings if not one.lossless]
+                self._lossy.update((one, kind) for one in lossy for kind in Kind)
             self._equip({}, self._codecs.missing)
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
@@ -183,8 +186,9 @@ class Node:
         if namespace.elements is not None:
             with self._lock:
                 codings, self._to_equip = self._to_equip, {}
-                if namespace.lossy in self._lossy:
-                    self._lossy.remove(namespace.lossy)
+                loops = namespace.lossy, namespace.elements.kind
+                if loops in self._lossy:
+                    self._lossy.remove(loops)
                     codings = {**codings, namespace.lossy: namespace.elements}
             self._equip(codings)
 

@@ -148,6 +148,7 @@ class Part:
         if frame.checksum(stored) != header.payload_checksum:
             raise FrameError("the payload's checksum does not hold")
         if not in_place:
+            codecs.require(codec.id, stored)
             with meters.coding(Work.DECODE, coding_of(codec.id, stored), want.raw_bytes):
                 codec.decode(stored, want.buffers)
 
