@@ -26,7 +26,6 @@ from kvwise.codecs.exponent_escapes import (
     note_dense,
     note_fixed,
     pack_far,
-    unpack_far,
 )
 from kvwise.codecs.exponent_planes import (
     pack_dense,
@@ -239,25 +238,26 @@ def encode(how: Any, segment: int, elements: Any, records: Any, data: Any) -> in
 @compiled
 def _decode_dense(data: Any, parts: Any, record: Any, words: Any, work: Any) -> int:
     """Undo `_encode_dense`."""
-    _, places, exponents, spots, zeros = work
+    _, places, spots, zeros = work
     _, base, far, rare = _read_record(record)
     _, planes, rest, begin = parts
     if find_dense(planes, places) != far:
         return DAMAGED
-    end = begin + _far_bytes(far)
-    palette = record[_PALETTE_AT : _PALETTE_AT + PALETTE + 1]
-    codes, left = data[begin:end].view(np.uint64), data[end : end + rare]
-    if unpack_far(codes, palette, left, far, (exponents, spots)) == DAMAGED:
-        return DAMAGED
     unpack_dense(planes, rest if rest.size else zeros[: words.size // 2], words, np.uint64(base))
-    fix_dense(words.view(np.uint16), planes.size // 3, places[:far], exponents)
-    return 0
+    end, beyond = begin + _far_bytes(far), np.uint16(base + PALETTE)
+    codes, left = data[begin:end].view(np.uint64), np.empty(PALETTE + 1 + rare, np.uint16)
+    left[:PALETTE] = record[_PALETTE_AT : _PALETTE_AT + PALETTE]
+    left[PALETTE] = beyond
+    left[PALETTE + 1 :] = data[end : end + rare]
+    left[:] = (left ^ beyond) << np.uint16(7)
+    turns = (left[: PALETTE + 1], left[PALETTE + 1 :])
+    return fix_dense(words.view(np.uint16), codes, places[:far], turns, spots)
 
 
 @compiled
 def _decode_fixed(data: Any, parts: Any, record: Any, words: Any, work: Any) -> int:
     """Undo `_encode_fixed`."""
-    _, _, _, _, zeros = work
+    _, _, _, zeros = work
     _, base, far, _ = _read_record(record)
     _, codes, rest, begin = parts
     end = begin + _words(2 * far)
@@ -298,10 +298,10 @@ def _decode_segment(kind: int, data: Any, record: Any, elements: Any, work: Any)
 @compiled
 def decode(kind: int, segment: int, records: Any, data: Any, elements: Any) -> int:
     """Undo `encode`; bytes of data used, or DAMAGED."""
-    places, exponents = np.empty(segment + SPARE, np.uint16), np.empty(segment + SPARE, np.uint8)
-    spots, zeros = np.empty(segment + SPARE, np.uint16), np.zeros(segment // 8, np.uint64)
+    places, spots = np.empty(segment + SPARE, np.uint16), np.empty(segment + SPARE, np.uint16)
+    zeros = np.zeros(0 if kind == BF16 else segment // 8, np.uint64)
     room = np.empty(0 if kind == BF16 else segment // 4, np.uint64)
-    work = (room, places, exponents, spots, zeros)
+    work = (room, places, spots, zeros)
     made = np.empty(BYTES[kind] * segment // 8, np.uint64)
     target, begin = elements.view(np.uint64), 0
     for number in range(records.size // RECORD_BYTES):

@@ -170,11 +170,32 @@ def note_dense(elements: Any, step: int, places: Any, exponents: Any) -> None:
 
 
 @compiled
-def fix_dense(elements: Any, step: int, places: Any, exponents: Any) -> None:
-    """Put exponents at these places."""
-    for found in range(places.size):
-        place = _element_of(np.int64(places[found]), step)
-        elements[place] = elements[place] & _REST | np.uint16(exponents[found]) << np.uint16(7)
+def fix_dense(elements: Any, codes: Any, places: Any, far: Any, spots: Any) -> int:
+    """Turn the exponents at these places into those that codes stand for; DAMAGED if not so many.
+
+    Args:
+        elements: all of them have the exponent beyond the window at these places.
+        codes: words, of just as many codes as there are places.
+        places: numbers in the planes.
+        far: what turns that exponent into each of the palette, the last one nothing; and what
+            turns it into each of those that are not in it, as many as there are.
+        spots: for places of those; longer than `places`.
+    """
+    lanes, (palette, rare), left = elements.size // 16, far, 0
+    for group in range(codes.size):
+        word, begin = codes[group], FAR_IN_WORD * group
+        for found in range(begin, min(begin + FAR_IN_WORD, places.size)):
+            code, number = word & _CODE, np.int64(places[found])
+            word >>= _3
+            elements[(number & 15) * lanes + (number >> 4)] ^= palette[code]
+            spots[left] = found
+            left += code == _CODE
+    if left != rare.size:
+        return DAMAGED
+    for spot in range(left):
+        number = np.int64(places[spots[spot]])
+        elements[(number & 15) * lanes + (number >> 4)] ^= rare[spot]
+    return 0
 
 
 @compiled
@@ -209,33 +230,3 @@ def pack_far(exponents: Any, palette: Any, codes: Any, rare: Any) -> int:
             left += 1
         codes[found // FAR_IN_WORD] |= code << np.uint64(found % FAR_IN_WORD * 3)
     return left
-
-
-@compiled
-def unpack_far(codes: Any, palette: Any, rare: Any, count: int, room: Any) -> int:
-    """Undo `pack_far`; DAMAGED unless all of `rare` is used.
-
-    Args:
-        codes: words.
-        palette: exponents, one more than it has.
-        rare: exponents that are not in it.
-        count: exponents to restore.
-        room: for the exponents, and for the places of rare ones; both SPARE longer than `count`.
-    """
-    exponents, spots = room
-    left = 0
-    for group in range(codes.size):
-        word = codes[group]
-        for found in range(FAR_IN_WORD * group, FAR_IN_WORD * (group + 1)):
-            code = word & _CODE
-            word >>= _3
-            exponents[found] = palette[code]
-            spots[left] = found
-            left += code == _CODE
-    while left and spots[left - 1] >= count:
-        left -= 1
-    if left != rare.size:
-        return DAMAGED
-    for spot in range(left):
-        exponents[spots[spot]] = rare[spot]
-    return 0

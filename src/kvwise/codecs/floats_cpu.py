@@ -14,29 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kvwise.codecs.elements import Kind
-
-Loop = TypeVar("Loop", bound=Callable[..., Any])
+from kvwise.codecs.machine_code import compiled
 
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _SIGN = np.uint32(0x8000_0000)
 _ODD = np.uint32(1)
 _MANTISSA_BITS, _BIAS = 23, 127
-
-
-def compiled(function: Loop) -> Loop:
-    """A loop as machine code that lets other threads run while it does.
-
-    Numba keeps none of it on disk: what a loop closes over has another name in each process, so
-    each would add files that no other finds.
-    """
-    return cast("Loop", njit(nogil=True, boundscheck=False, error_model="numpy")(function))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from kvwise.codecs.floats_cpu import (
     LEAST_SCALE,
     Form,
     bits_of,
-    compiled,
     element,
     narrower,
     scale_of,
     widener,
 )
+from kvwise.codecs.machine_code import compiled
 from kvwise.codecs.scaled import DAMAGED, Loops
 
 _ONE = np.float32(1)

@@ -20,12 +20,12 @@ from kvwise.codecs.floats_cpu import (
     E4M3,
     LEAST_SCALE,
     bits_of,
-    compiled,
     element,
     narrower,
     scale_of,
     widener,
 )
+from kvwise.codecs.machine_code import compiled
 from kvwise.codecs.nvfp4 import BLOCK_ELEMENTS
 from kvwise.codecs.scaled import DAMAGED, Loops
 
