@@ -137,7 +137,7 @@ def test_weights_that_do_not_fit() -> None:
 
 def test_snapshots_take_room() -> None:
     """A hybrid's tokens cost their share of a snapshot, on GPUs and below."""
-    plain = replace(site_of("qwen3.5-27b"), snapshot_tokens=0.0)
+    plain = replace(site_of("qwen3.5-27b"), gpus=4)
     counted = replace(plain, snapshot_tokens=2_349.0)
 
     assert plain.token_bytes == 65_536
