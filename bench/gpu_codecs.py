@@ -24,8 +24,7 @@ from kvwise.codecs.base import Codec, scratch
 from kvwise.codecs.elements import Elements, Kind
 from kvwise.codecs.exponent import Exponent, Mode
 from kvwise.codecs.fp8 import Fp8
-from kvwise.codecs.nvfp4 import Nvfp4
-from kvwise.codecs.nvfp4_cpu import BLOCK_ELEMENTS
+from kvwise.codecs.nvfp4 import BLOCK_ELEMENTS, Nvfp4
 from kvwise.codecs.scaled import Shape
 from kvwise.errors import FrameError
 from kvwise.units import MIB

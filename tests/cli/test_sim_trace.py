@@ -109,6 +109,8 @@ def test_writes_are_told_with_their_hits(trace: Path, capsys: pytest.CaptureFixt
     runs = found["runs"]
     assert [run["budget"] for run in runs] == [None, 0.1] * 4
     assert all(f"{run['disk_blocks_written']:,}" in out for run in runs)
+    assert all(f"{run['disk_bytes_written'] / 1e12:.3g}" in out for run in runs)
+    assert all(f"{run['total_seconds_saved']:,.0f}" in out for run in runs)
     assert "ratio" in runs[-1]
     assert "ratio" not in runs[0]
 

@@ -55,9 +55,10 @@ class Foreknown(Worth):
         self._index = brain._world.blocks.index
         self.of_key: dict[bytes, float] = {}
 
-    def chance(self, row: int, horizon_ns: int) -> float:
-        """Its class's."""
-        return self.of_key[self._index.key(row)]
+    def expect(self, tier: int, row: int, horizon_ns: int) -> tuple[float, float]:
+        """Its class's, for each prompt returns once at most."""
+        chance = self.of_key[self._index.key(row)]
+        return chance, chance
 
     def may_enter(self, stamp: int, hints: Hints) -> bool:
         """Everything, for it is the disk that has the budget."""

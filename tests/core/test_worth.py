@@ -28,10 +28,11 @@ class Said(Worth):
         self.rows: list[int] = []
         self.horizons_ns: list[int] = []
 
-    def chance(self, row: int, horizon_ns: int) -> float:
+    def expect(self, tier: int, row: int, horizon_ns: int) -> tuple[float, float]:
         """What was said of it."""
         self.horizons_ns.append(horizon_ns)
-        return self.chances[self.rows.index(row)]
+        chance = self.chances[self.rows.index(row)]
+        return chance, chance
 
     def may_enter(self, stamp: int, hints: Hints) -> bool:
         """Everything."""
@@ -63,7 +64,7 @@ def test_bundles_are_the_best_way_to_cut(chances: list[float]) -> None:
     assert worths == sorted(worths, reverse=True)
 
     worth, space = Worth(made._world), made._world.spaces[0]
-    values = [chance * worth.gain_s(DISK, space, n) for n, chance in enumerate(chances)]
+    values = [chance * worth.saved_s(DISK, space, n) for n, chance in enumerate(chances)]
     size_bytes = bundles[0].size_bytes // len(bundles[0].rows)
     for price in (0.0, 1e-9, 3e-7, 1e-6):
         best = max(sum(values[:n]) - price * size_bytes * n for n in range(9))

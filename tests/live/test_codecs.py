@@ -20,7 +20,7 @@ from kvwise.live.blocks import get, put
 from kvwise.live.events import replay
 from kvwise.live.node import Node
 from kvwise.live.session import Session
-from kvwise.live.stats import MetricsServer
+from kvwise.live.stats import SnapshotCollector
 from kvwise.live.store import Store
 from tests.live.support import CHUNK, eventually, prompt, settings
 
@@ -138,12 +138,13 @@ def test_without_numba_codecs_say_so(
         config = settings(tmp_path, disk=True, dram_size=8 * RAW)
         node = Node(config)
     assert [r.message for r in caplog.records if "kvwise[codecs]" in r.message] != []
-    server = MetricsServer("127.0.0.1:0", node.latencies, node.status)
     store = Store(node, Session(node, "engine"))
     store.join(KV)
     fill(store, range(2))
     assert (coding(store)["coding"], coding(store)["why"]) == ("plain", "no_numba")
-    server.close()
+    labels = {"tier": "disk", "namespace": "kv", "codec": "plain", "why": "no_numba"}
+    (used,) = [m for m in SnapshotCollector(node.status).collect() if m.name == "kvwise_codec_used"]
+    assert [sample.labels for sample in used.samples] == [labels]
     store.close()
 
 

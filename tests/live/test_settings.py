@@ -40,6 +40,8 @@ ELSEWHERE = {
     "client.url": ("tests/live/test_embedded.py", "def test_a_url_is_used"),
     "client.chunk_tokens": ("src/kvwise/engines/vllm", "client.chunk_tokens"),
     "client.load": ("src/kvwise/engines/vllm", "client.load"),
+    "client.lossy": ("src/kvwise/engines/vllm", "client.lossy"),
+    "disk.codec": ("tests/live/test_codecs.py", "def test_what_was_encoded_comes_back"),
 }
 """Settings whose effect is proved or heeded elsewhere."""
 

@@ -30,9 +30,11 @@ from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.slow_serve import Orders
+from kvwise.codecs import forms
 from kvwise.core.elements import Elements, Kind
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import Namespace
+from kvwise.errors import ConfigError
 from kvwise.live.client import Client
 from kvwise.live.clock import deadline_after, seconds_until
 from kvwise.live.leases import unpack_pages
@@ -54,6 +56,13 @@ WARM_ROUNDS = 12
 ROUNDS, ROUNDS_QUICK = 15, 2
 OBJECTS = 5
 ANSWER_S = 30.0
+COMPILE_S = 240.0
+"""How long codecs may take to be compiled, once on a machine."""
+
+RATE_MAX = 1e6
+LOOK_S = 1e-4
+"""How often a load is looked at: seldom enough to leave the processor to it."""
+
 SEED = 11
 
 
@@ -170,7 +179,7 @@ class Talk:
         while (found := self._client.progress(plan.lease))[0] < self._objects:
             if found[1] or not seconds_until(deadline_ns):
                 raise SetupError("a load failed, or took too long")
-            time.sleep(2e-5)
+            time.sleep(LOOK_S)
         took_s = time.perf_counter() - started
         for place, at in enumerate(self._places(grant.pages)):
             if self._client.pages[at] != self._piece(place):
@@ -178,6 +187,14 @@ class Talk:
         release = Release(plan.lease, waited_ns=int(took_s * 1e9))
         self._client.step(Step(releases=[release]))
         return took_s * 1e3
+
+    def wait_for_codecs(self) -> None:
+        """Wait until the daemon has compiled them."""
+        deadline_ns = deadline_after(COMPILE_S)
+        while not self.coding()["ready"]:
+            if not seconds_until(deadline_ns):
+                raise SetupError(f"the daemon has no codecs after {COMPILE_S:.0f} s")
+            time.sleep(0.1)
 
     def coding(self) -> dict[str, Any]:
         """What the daemon says of codecs."""
@@ -202,11 +219,18 @@ def measure_boundary(options: BoundaryOptions, progress: Progress) -> Rows:
     """Measure all policies at all rates.
 
     Raises:
+        ConfigError: there are no codecs, or a rate cannot be.
         SetupError: the daemon failed, or gave wrong bytes.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     machine = describe(options.disk)
+    if not all(0 < rate < RATE_MAX for rate in options.rates_mb_per_s):
+        raise ConfigError(f"a rate is no number of MB/s up to {RATE_MAX:.0f}; hint: --rate 500")
+    if not forms.at_hand():
+        raise ConfigError(f"there are no codecs to measure; hint: {forms.INSTALL}")
     with _daemon(options, progress) as (talk, orders):
+        progress.now("waiting for the codecs to be compiled")
+        talk.wait_for_codecs()
         rates = [rate * 1e6 for rate in options.rates_mb_per_s]
         skipped: list[str] = []
         if not rates:

@@ -43,15 +43,17 @@ def main() -> None:
         ]
         print(json.dumps(found[0] | {"tokens": [[len(one) for one in text] for text in texts]}))
         return
-    judged: dict[str, list[dict[str, Any]]] = {"": []}
+    judged: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ["", *(folder.name for folder in options.folders)]
+    }
     for at, (prefix, rest) in enumerate(texts):
-        computed = reader.read(prefix)
-        judged[""].append(reader.judge(computed, rest, options.generate))
-        for folder in options.folders:
-            restored = reader.load(folder / f"{at}.kv", computed, options.block)
-            judged.setdefault(folder.name, []).append(
-                reader.judge(restored, rest, options.generate)
-            )
+        ways = [reader.read(prefix)]
+        ways += [
+            reader.load(folder / f"{at}.kv", ways[0], options.block) for folder in options.folders
+        ]
+        answers = reader.judge(ways, rest, options.generate)
+        for name, answer in zip(judged, answers, strict=True):
+            judged[name].append(answer)
     print(json.dumps(judged))
 
 
@@ -100,31 +102,39 @@ class Reader:
         both = blocks.permute(1, 2, 3, 0, 4, 5).reshape(len(like), 2, 1, heads, tokens, width)
         return [(keys, values) for keys, values in both]
 
-    def judge(self, layers: Layers, rest: Sequence[int], generate: int) -> dict[str, Any]:
-        """How the model finds and goes on with a text, given the KV of its prefix.
+    def judge(
+        self, ways: Sequence[Layers], rest: Sequence[int], generate: int
+    ) -> list[dict[str, Any]]:
+        """How the model finds and goes on with a text, given the KV of its prefix each way.
 
         `nll` is the sum over all tokens but the first, in nats; `choices` are what it would have
-        said at each of them, and `generated` what it says by itself after the first.
+        said at each of them, and `generated` what it says by itself after the first. All ways are
+        one batch, so that they are computed alike.
         """
+        from transformers import DynamicCache
+
         torch = self._torch
+        layers = [
+            tuple(torch.cat([way[at][which] for way in ways]) for which in (0, 1))
+            for at in range(len(ways[0]))
+        ]
         with torch.no_grad():
-            ids = torch.tensor([rest])
-            logits = self._network(ids, past_key_values=_cache(layers)).logits[0, :-1].float()
-            likely = torch.log_softmax(logits, dim=-1)
-            nll = -likely.gather(1, ids[0, 1:, None]).double().sum()
-            choices = logits.argmax(dim=-1)
-            generated, kept = [rest[0]], _cache(layers)
+            ids = torch.tensor([rest] * len(ways))
+            logits = self._network(ids, past_key_values=DynamicCache(layers)).logits[:, :-1]
+            answers = [self._judge(own.float(), ids[0, 1:]) for own in logits]
+            tokens, kept = [ids[:, :1]], DynamicCache(layers)
             for _ in range(generate):
-                step = self._network(torch.tensor([generated[-1:]]), past_key_values=kept)
-                generated.append(int(step.logits[0, -1].argmax()))
-        return {"nll": float(nll), "choices": choices.tolist(), "generated": generated[1:]}
+                step = self._network(tokens[-1], past_key_values=kept)
+                tokens.append(step.logits[:, -1].argmax(dim=-1, keepdim=True))
+        generated = torch.cat(tokens[1:], dim=1).tolist() if generate else [[] for _ in ways]
+        pairs = zip(answers, generated, strict=True)
+        return [answer | {"generated": own} for answer, own in pairs]
 
-
-def _cache(layers: Layers) -> Any:
-    """KV as the model takes it; adding to it leaves `layers` alone."""
-    from transformers import DynamicCache
-
-    return DynamicCache(layers)
+    def _judge(self, logits: Any, tokens: Any) -> dict[str, Any]:
+        """How likely these tokens are, and which would have been the likeliest."""
+        likely = self._torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])
+        choices = logits.argmax(dim=-1).tolist()
+        return {"nll": -float(likely.double().sum()), "choices": choices}
 
 
 if __name__ == "__main__":

@@ -36,6 +36,20 @@ from kvwise.units import parse_size
 
 BUDGETS = "0.5,0.25,0.1,0.05,0.02"
 BUDGETS_MAX = 100
+TERABYTE = 1e12
+COLUMNS_MIN = 100
+"""A table is not cut to less, for whoever reads it from a file."""
+
+FIGURES = (
+    "blocks", "TB", "TB/day", "disk hits", "others", "ratio", "all", "hits", "saved", "in all",
+)  # fmt: skip
+LEGEND = (
+    "budget: bytes a day, of what writing all takes. blocks, TB and TB/day: written to disk, at\n"
+    "the KV size of the profile. disk hits: blocks on disk and not in memory. others: the most\n"
+    "that writing all or what was seen before has for as many bytes or fewer, and ratio: disk hits\n"
+    "over that; all: the same of all hits. hits: of all input blocks. saved: seconds of computing\n"
+    "less those of loading, of what came from disk; in all: from memory too."
+)
 
 
 class Writing(TypedDict):
@@ -121,6 +135,7 @@ def run_curves(
         click.echo(json.dumps({**told, **tiers, "runs": runs}, indent=2))
         return 0
     console = Console(highlight=False)
+    console.width = max(console.width, COLUMNS_MIN)
     heading(trace, profile, console)
     _show(results, tape, console)
     return 0
@@ -195,7 +210,7 @@ def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("written is", "budget"):
         table.add_column(name, no_wrap=True)
-    for name in ("blocks", "disk hits", "others", "ratio", "all", "hits", "saved"):
+    for name in FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         run, beside, share = result.run, result.beside, result.job.share
@@ -203,22 +218,18 @@ def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
             result.job.rule.name,
             "no limit" if share is None else f"{share:.4g}",
             f"{run.disk_blocks_written:,}",
+            f"{run.disk_bytes_written / TERABYTE:.3g}",
+            f"{run.disk_bytes_per_day / TERABYTE:.3g}",
             f"{run.disk_hits:,}",
             "" if beside is None else f"{beside.others_disk_hits:,.0f}",
             "" if beside is None else _ratio(beside.ratio),
             "" if beside is None else _ratio(beside.total_ratio),
             f"{run.hit_ratio:.4f}",
-            f"{run.seconds_saved - run.seconds_lost:,.0f} s",
+            f"{run.seconds_saved - run.seconds_lost:,.0f}",
+            f"{run.total_seconds_saved:,.0f}",
         )
     console.print(table)
-    console.print(
-        "\nbudget: bytes a day, of what writing all takes. blocks: written to disk. disk hits: "
-        "blocks on\ndisk and not in memory. others: the most that writing all or what was seen "
-        "before has for as many\nbytes or fewer, and ratio: disk hits over that; all: the same of "
-        "all hits. hits: of all input\nblocks. saved: computing less loading, of what came from "
-        "disk.",
-        soft_wrap=True,
-    )
+    console.print(f"\n{LEGEND}", soft_wrap=True)
 
 
 def _ratio(ratio: float | None) -> str:

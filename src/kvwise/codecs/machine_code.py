@@ -23,8 +23,12 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def compiled(function: Loop) -> Loop:
-    """A loop as machine code that lets other threads run while it does."""
-    folder = _folder()
+    """A loop as machine code that lets other threads run while it does.
+
+    What closes over something is not kept on disk: that has another name in each process, so each
+    would add files that no other finds.
+    """
+    folder = "" if function.__closure__ else _folder()
     before = config.CACHE_DIR
     config.CACHE_DIR = folder or before
     try:

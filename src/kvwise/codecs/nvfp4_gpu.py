@@ -21,8 +21,7 @@ from kvwise.codecs.floats_gpu import (
     widen_element,
     widening,
 )
-from kvwise.codecs.nvfp4 import E2M1_FORM
-from kvwise.codecs.nvfp4_cpu import BLOCK_ELEMENTS
+from kvwise.codecs.nvfp4 import BLOCK_ELEMENTS, E2M1_FORM
 from kvwise.codecs.scaled import Shape
 from kvwise.codecs.scaled_gpu import TILE, WARPS, Kernels, Work
 from kvwise.errors import FrameError

@@ -173,7 +173,9 @@ class Governor:
         """How many of `count` objects may be written that together save `value_s` seconds.
 
         Each has `size_bytes`. At the price itself a share of what is offered passes, the first of
-        each offer, since those that follow are of no use without them.
+        each offer, since those that follow are of no use without them. What the bucket cannot pay
+        for now is declined and may be offered again: a long chain that waited for the budget would
+        hold up all others, and leave memory before its turn.
         """
         if not self.per_day:
             return count
@@ -181,17 +183,18 @@ class Governor:
         if not self._is_priced:
             return min(count, max(0, int(self.level_bytes / size_bytes)))
         total_bytes = size_bytes * count
+        payable = min(count, max(0, int(self.level_bytes / min(size_bytes, self.burst_bytes))))
         place, offered = worth_class(value_s / total_bytes), self._memory.offered_bytes
         offered[place] = offered.get(place, 0.0) + total_bytes
         price = self._price
         if price.set_ns is None or now_ns - price.set_ns >= STEP_NS:
             self._set_price(now_ns)
         if place != price.place:
-            return count if place > price.place else 0
+            return payable if place > price.place else 0
         owed_bytes = min(self._owed_bytes + price.share * total_bytes, self.burst_bytes)
         passed = min(count, int(owed_bytes / size_bytes))
         self._owed_bytes = owed_bytes - passed * size_bytes
-        return passed
+        return min(passed, payable)
 
     def ask(self, now_ns: int, size_bytes: int) -> Verdict:
         """Whether `size_bytes` may be written now; changes nothing but the passing of time."""

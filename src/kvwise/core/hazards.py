@@ -44,6 +44,11 @@ _HALF_LIFE_USES = 8192
 """After so many uses, of all classes, what was learned before counts half."""
 
 
+def kept(uses: int) -> float:
+    """What is left of a count after so many uses of all classes."""
+    return 0.5 ** (uses / _HALF_LIFE_USES)
+
+
 def bucket_of(age_s: float) -> int:
     """The bucket of a time since the last use, in seconds."""
     return bisect_right(EDGES, age_s)
@@ -122,7 +127,7 @@ class Hazards:
 
     def learn(self, uses: int) -> None:
         """Take in what was counted; `uses` is how many there were ever, of all classes."""
-        fade = 0.5 ** ((uses - self._learned) / _HALF_LIFE_USES)
+        fade = kept(uses - self._learned)
         self._learned = uses
         hits = [fade * share for share in self._hits]
         risks = [fade * share for share in self._risks]

@@ -23,6 +23,7 @@ from kvwise.core.hazards import Hazards
 from kvwise.core.hints import PAUSES
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT
+from kvwise.core.outlook import Kind, Sessions
 from kvwise.core.uses import Use, Uses, Way
 
 TURNS_MAX = 6
@@ -66,6 +67,7 @@ class Visit:
         tail, place: key of the chunk below which the next offer is expected, and which chunk of
             the request that offer begins with.
         reach: chunks of the request that were offered, or are of its prompt.
+        request: its number among `Sessions`.
         stamps: of its uses, by way; 0 for none as yet.
     """
 
@@ -78,6 +80,7 @@ class Visit:
     tail: bytes
     place: int
     reach: int
+    request: int = 0
     stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def goes_on(self, keys: bytes) -> bool:
@@ -128,6 +131,7 @@ class Reuse:
     Attributes:
         uses: the last uses, by stamp.
         ghost: keys that are not here.
+        sessions: how requests follow each other.
         known: hazards of all classes met, the largest first; each is learned in its turn.
     """
 
@@ -135,6 +139,7 @@ class Reuse:
         """Nothing has been asked for."""
         self.uses = Uses()
         self.ghost = Ghost()
+        self.sessions = Sessions()
         self.known = [Hazards()]
         self._index = index
         self._classes: dict[tuple[int, ...], Hazards] = {}
@@ -144,6 +149,7 @@ class Reuse:
     def pass_time(self, now_ns: int) -> None:
         """Time goes on."""
         self.uses.pass_time(now_ns / 1e9)
+        self.sessions.requests.pass_time(now_ns / 1e9)
 
     # --- requests ---
 
@@ -171,6 +177,7 @@ class Reuse:
             place=here,
             reach=chunks,
         )
+        visit.request = self._follow(visit, last)
         self._visits[who] = visit
         if len(self._visits) > VISITS_MAX:
             del self._visits[next(iter(self._visits))]
@@ -180,6 +187,14 @@ class Reuse:
         if chunks > known:
             visit.stamps[Way.NEW] = self._begin(visit, Way.NEW, chunks - known, known)
         return visit.stamps[Way.SEEN]
+
+    def _follow(self, visit: Visit, last: int) -> int:
+        """The number of a request whose known blocks end in blocks of use `last`, if any are."""
+        tokens, space = visit.about.tokens, min(visit.about.space, SPACES_MAX)
+        kind = self.sessions.kind(visit.turn, tokens, space)
+        if self.uses.is_gone_on_with(last, visit.known):
+            self.sessions.go_on(self.uses.request(last), kind)
+        return self.sessions.begin(kind, visit.turn)
 
     def parts(
         self, who: tuple[int, str], keys: bytes, parent: bytes, about: About
@@ -247,7 +262,7 @@ class Reuse:
         fine = (length, min(about.space, SPACES_MAX))
         told = (PAUSES.index(about.pause),) if about.pause else ()
         hazards = self._class(*coarse, *fine, *told)
-        return self.uses.begin(Use(hazards, way, blocks, first, visit.turn))
+        return self.uses.begin(Use(hazards, way, blocks, first, visit.turn, visit.request))
 
     def _class(self, *names: int) -> Hazards:
         """The class of these names; the one around it has the first four, then two, then none."""
@@ -294,6 +309,7 @@ class Reuse:
     def halve(self) -> None:
         """All stamps were halved: what is known by them goes, what was learned stays."""
         self.uses.halve()
+        self.sessions.requests.halve()
         self.ghost = Ghost()
         self._visits.clear()
 
@@ -321,6 +337,10 @@ class Reuse:
     def hazards(self, stamp: int) -> Hazards:
         """What is known of blocks of a use; of all blocks when the use is not remembered."""
         return self.uses.hazards(stamp) or self.known[0]
+
+    def kind(self, stamp: int) -> Kind:
+        """The kind of request that a use was by."""
+        return self.sessions.of(self.uses.request(stamp))
 
     def chance(self, stamp: int, horizon_s: float) -> float:
         """Probability that blocks of a use are used again within so many seconds from now on."""

@@ -37,6 +37,7 @@ class Use(NamedTuple):
         blocks: how many.
         first: place of the first one in the prompt.
         turn: which turn of its session the request is.
+        request: its number.
     """
 
     hazards: Hazards
@@ -44,6 +45,7 @@ class Use(NamedTuple):
     blocks: int
     first: int
     turn: int
+    request: int = 0
 
 
 class Uses:
@@ -64,7 +66,7 @@ class Uses:
         self._when = array("d")
         self._class: list[Hazards] = []
         self._way = array("B")
-        self._size, self._start, self._turn = array("I"), array("I"), array("I")
+        self._size, self._start, self._turn, self._request = (array("I") for _ in range(4))
         self._live = array("d")
         self._edges = [1] * BUCKETS
         """By bucket, the stamp of the first use that has not come into it."""
@@ -81,14 +83,14 @@ class Uses:
         """Somebody uses blocks now; the stamp they get."""
         self.last += 1
         place = (self.last - self._first) % USES_MAX
-        hazards, way, blocks, start, turn = use
+        hazards, way, blocks, start, turn, request = use
         if place == len(self._when):
             self._class.append(hazards)
-            for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
+            for column in self._columns():
                 column.append(0)
         self._class[place], self._when[place], self._live[place] = hazards, self.now_s, 1.0
         self._way[place], self._size[place] = way, blocks
-        self._start[place], self._turn[place] = start, turn
+        self._start[place], self._turn[place], self._request[place] = start, turn, request
         hazards.wait(0, 1.0)
         return self.last
 
@@ -110,9 +112,13 @@ class Uses:
     def _forget(self) -> None:
         self._first, self._since_s = self.last + 1, self.now_s
         self._class.clear()
-        for column in (self._when, self._live, self._way, self._size, self._start, self._turn):
+        for column in self._columns():
             del column[:]
         self._edges, self._due_s = [self._first] * BUCKETS, [0.0] * BUCKETS
+
+    def _columns(self) -> tuple[array[float] | array[int], ...]:
+        numbers = (self._way, self._size, self._start, self._turn, self._request)
+        return self._when, self._live, *numbers
 
     def _place(self, stamp: int) -> int:
         """Where a use is remembered, or -1."""
@@ -139,14 +145,24 @@ class Uses:
         place = self._place(stamp)
         return self._class[place] if place >= 0 else None
 
-    def next_turn(self, stamp: int, known: int) -> int:
-        """Which turn a request is whose first `known` blocks end in blocks of this use.
+    def request(self, stamp: int) -> int:
+        """The number of the request that a use is of; 0 if it is not remembered."""
+        place = self._place(stamp)
+        return self._request[place] if place >= 0 else 0
+
+    def is_gone_on_with(self, stamp: int, known: int) -> bool:
+        """Whether a request goes on from this use whose first `known` blocks end in blocks of it.
 
         It has to have half of them at least, or it has only its beginning in common.
         """
         place = self._place(stamp)
-        if place < 0 or 2 * (known - self._start[place]) < self._size[place]:
+        return place >= 0 and 2 * (known - self._start[place]) >= self._size[place]
+
+    def next_turn(self, stamp: int, known: int) -> int:
+        """Which turn a request is whose first `known` blocks end in blocks of this use."""
+        if not self.is_gone_on_with(stamp, known):
             return 1
+        place = self._place(stamp)
         return self._turn[place] + (self._way[place] != Way.SEEN)
 
     def grow(self, stamp: int, blocks: int) -> None:

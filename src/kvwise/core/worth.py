@@ -1,6 +1,6 @@
 """Worth: the seconds that a block on a lower tier would save. It decides nothing.
 
-Worth of a block = P(used again while it stays) x (seconds to compute it - seconds to load it).
+Worth of a block = uses to come while it stays x (seconds to compute it - seconds to load it).
 A block is of no use without its prefix, so blocks of one chain are looked at together: a bundle is
 a piece of the chain that is worth more per byte than what comes after it, and pays for blocks in it
 that alone would not.
@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from kvwise.core.admit import ALL, WORTH
 from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
+from kvwise.core.outlook import Outlook
 from kvwise.core.reuse import FOREVER_S
+from kvwise.core.words import DRAM
 from kvwise.core.world import Space, World
 
 PRIORITY_BASE = 4.0
 """A request of priority 1 counts four times, one of priority -1 a quarter."""
+
+USUAL_TOKENS = 8_192
+"""The depth by whose seconds blocks are priced."""
 
 RULE_VALUE_S = 1.0
 """What a rule that knows no worth takes every chain to be worth."""
@@ -47,6 +52,9 @@ class Worth:
     def __init__(self, world: World) -> None:
         """Values come from what `world` has measured and learned."""
         self._world = world
+        self._outlooks = [Outlook() for _ in world.config.tiers]
+        self._expected: dict[int, tuple[float, float]] = {}
+        """By stamp, for the chain that is looked at."""
 
     def may_enter(self, stamp: int, hints: Hints) -> bool:
         """Whether blocks of a use may come into the arena, which takes time but wears nothing.
@@ -79,18 +87,19 @@ class Worth:
         space = world.spaces[world.blocks.index.space[rows[0]]]
         size_bytes = world.expected_bytes(tier, space)
         factor = PRIORITY_BASE**hints.priority
+        self._look(tier, horizon_ns)
         if hints.ttl_s:
             horizon_ns = min(horizon_ns, int(hints.ttl_s * 1e9))
         depth, above = self._depth(rows[0]), rows[0]
         for place, row in enumerate(rows):
-            chance = self.chance(row, horizon_ns)
+            chance, uses = self.expect(tier, row, horizon_ns)
             if chance < world.config.chance_min:
                 return found, len(rows) - place
             if place:
                 linked = world.blocks.index.parent[row] == above
                 depth = depth + 1 if linked else self._depth(row)
             above = row
-            value_s = chance * factor * self.gain_s(tier, space, depth)
+            value_s = uses * factor * self.saved_s(tier, space, depth)
             found.append(Bundle([row], value_s, size_bytes))
             while len(found) > 1 and found[-1].is_no_worse(found[-2]):
                 last = found.pop()
@@ -110,10 +119,38 @@ class Worth:
         size_bytes = count * world.expected_bytes(tier, space)
         return [Bundle([*rows[:count]], RULE_VALUE_S, size_bytes)] * bool(count), len(rows) - count
 
-    def chance(self, row: int, horizon_ns: int) -> float:
-        """Probability that a block is used again within a horizon from now on."""
+    def expect(self, tier: int, row: int, horizon_ns: int) -> tuple[float, float]:
+        """Probability that a block is used within a horizon from now on, and uses to come then.
+
+        They are the same for all blocks of one use.
+        """
+        reuse, stamp = self._world.blocks.reuse, self._world.blocks.index.stamp[row]
+        if stamp in self._expected:
+            return self._expected[stamp]
+        hazards, age_s, horizon_s = reuse.hazards(stamp), reuse.uses.age_s(stamp), horizon_ns / 1e9
+        uses = self._outlooks[tier].uses(hazards, age_s, reuse.kind(stamp), horizon_s)
+        self._expected[stamp] = found = hazards.chance(age_s, horizon_s), uses
+        return found
+
+    def _look(self, tier: int, stay_ns: int) -> None:
+        """A chain is looked at while blocks stay in memory and on a tier as they do at present."""
+        self._expected.clear()
         blocks = self._world.blocks
-        return blocks.reuse.chance(blocks.index.stamp[row], horizon_ns / 1e9)
+        memory_s = blocks.shelves[DRAM].stay.seconds(blocks.reuse.uses.now_s)
+        known = blocks.reuse.sessions.known
+        self._outlooks[tier].look(known, memory_s if memory_s < FOREVER_S else 0.0, stay_ns / 1e9)
+
+    def saved_s(self, tier: int, space: Space, depth: int) -> float:
+        """Seconds that a use of a block saves, as its write is priced; negative if it does not.
+
+        It is the same at all depths where loading saves at all. Deep blocks save more, but there
+        are none before a session is long and has little before it; priced by their own seconds
+        they crowd out beginnings, and of a budget less is saved, in seconds too.
+        """
+        own_s = self.gain_s(tier, space, depth)
+        chunk_tokens = space.layout.chunk_tokens if space.layout is not None else USUAL_TOKENS
+        usual_s = self.gain_s(tier, space, USUAL_TOKENS // chunk_tokens)
+        return usual_s if own_s > 0 < usual_s else own_s
 
     def gain_s(self, tier: int, space: Space, depth: int) -> float:
         """Seconds that loading the block at a depth of its chain saves; negative if it does not.

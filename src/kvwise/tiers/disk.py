@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -298,9 +299,11 @@ class DiskTier:
         with self._gate.passing() as is_open:
             if not is_open:
                 return [_closed() for _ in run.parts]
+            spares = self._spares.cut(len(run.parts))
+            encoded = self._spares.encoded([part.encoded_bytes for part in run.parts])
             pieces = [
-                part.pieces(spare)
-                for part, spare in zip(run.parts, self._spares.cut(len(run.parts)), strict=True)
+                part.pieces(spare, own)
+                for part, spare, own in zip(run.parts, spares, encoded, strict=True)
             ]
             faults = self._fetch(run, pieces)
         pairs = zip(run.parts, faults, strict=True)
@@ -324,10 +327,22 @@ class DiskTier:
 
 
 class _Spares(threading.local):
-    """Memory of each thread for the headers and ends of one run, kept because fresh is slow."""
+    """Memory of each thread for one run, kept because fresh is slow.
+
+    It is for headers and ends, and for payloads that still have to be decoded.
+    """
 
     def __init__(self) -> None:
         self._memory = scratch(0)
+        self._encoded = scratch(0)
+
+    def encoded(self, sizes: Sequence[int]) -> list[memoryview]:
+        """Pieces of whole blocks of these sizes, good until the thread asks again."""
+        total_bytes = sum(sizes)
+        if self._encoded.nbytes < total_bytes:
+            self._encoded = scratch(total_bytes)
+        ends = [*accumulate(sizes)]
+        return [self._encoded[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def cut(self, count: int) -> list[memoryview]:
         """Pieces of `SPARE_BYTES` for so many frames, good until the thread asks again."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvwise.codecs import frame
-from kvwise.codecs.base import BLOCK_BYTES, Buffers, scratch, total_bytes
+from kvwise.codecs.base import BLOCK_BYTES, Buffers, total_bytes
 from kvwise.codecs.forms import Codecs, coding_of
 from kvwise.codecs.frame import HEADER_BYTES, Header
 from kvwise.codecs.plain import PLAIN
@@ -94,13 +94,25 @@ class Part:
         self._header = self._last = memoryview(b"")
         self._tail: memoryview | None = None
 
-    def pieces(self, spare: memoryview) -> list[memoryview]:
-        """Memory to read the frame into, with `SPARE_BYTES` of it for header and end.
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of memory that the stored payload needs until it is decoded.
 
-        A plain payload, told by its size, goes straight to where it is wanted.
+        None for a plain one, told by its size: it goes straight to where it is wanted.
         """
-        if self._want.stored_bytes != frame.frame_bytes(self._want.raw_bytes):
-            self._stored = [scratch(self._want.stored_bytes - HEADER_BYTES)]
+        if self._want.stored_bytes == frame.frame_bytes(self._want.raw_bytes):
+            return 0
+        return self._want.stored_bytes - HEADER_BYTES
+
+    def pieces(self, spare: memoryview, encoded: memoryview) -> list[memoryview]:
+        """Memory to read the frame into.
+
+        Args:
+            spare: `SPARE_BYTES` for header and end.
+            encoded: `encoded_bytes`, good until the part is judged.
+        """
+        if encoded.nbytes:
+            self._stored = [encoded]
         self._header, self._last = spare[:HEADER_BYTES], spare[HEADER_BYTES:]
         body, self._tail = _split(self._stored)
         pieces = [self._header, *body]

@@ -123,7 +123,7 @@ def test_drives_that_are_slow_get_smaller_objects(rate: str, codec: str, smaller
     """A codec is chosen on slow drives only, unless it is told; then more is held and less read."""
     disk = {"read_bytes_per_s": rate, "codec": codec, "drives": 1, "size": "60GiB"}
     brain = {"plan": "load", "eviction": "lru"}
-    machines = stack(device={"kv_tokens": 8_000}, dram={"size": "2GiB"}, disk=disk, brain=brain)
+    machines = stack(dram={"size": "4GiB"}, disk=disk, brain=brain)
     run = _Run(chats(), machines, STACK, 1.0)
     run.run(quiet)
     held = run._node.brain.snapshot()["levels"]["tiers"]["disk"]

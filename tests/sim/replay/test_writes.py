@@ -84,3 +84,16 @@ def test_own_runs_are_held_against_the_others() -> None:
     assert [result.beside is None for result in results] == [True, True, False, False]
     told = results[-1].to_builtins()
     assert told["ratio"] == pytest.approx(told["disk_hits"] / told["others_disk_hits"])
+
+
+def test_bytes_and_seconds_are_told_for_the_time_of_the_trace() -> None:
+    """Bytes a day are those written over the trace's time; memory's loads count in all seconds."""
+    tape = tape_of(made(150))
+    run = ran(tape, EVERYTHING)
+    days = int(tape.arrival_ns[-1]) / NS_PER_S / DAY_S
+    assert run.disk_bytes_per_day * days == pytest.approx(run.disk_bytes_written, rel=1e-6)
+    assert run.total_seconds_saved > run.seconds_saved - run.seconds_lost > 0
+    nothing = WriteJob(SECOND, machine_of(tape, (0.1, 0.34), 56_000_000_000), 0.1, 1)
+    starved = run_writes(tape, PROFILES[DEFAULT], nothing, quiet)
+    assert starved.disk_bytes_per_day == starved.disk_bytes_written == 0
+    assert starved.total_seconds_saved > starved.seconds_saved == 0

@@ -107,7 +107,9 @@ class WriteRun:
         dram_hits, disk_hits: blocks found before each request, in memory, and on disk alone.
         loaded_disk_blocks: of those on disk, the ones that were loaded.
         disk_blocks_written, disk_bytes_written: over the whole trace.
+        disk_bytes_per_day: of those bytes, over the time of the trace.
         seconds_saved, seconds_lost: by loads from disk, computing less loading, block by block.
+        total_seconds_saved: by all loads, from memory too, less what was lost by them.
     """
 
     requests: int = 0
@@ -117,8 +119,10 @@ class WriteRun:
     loaded_disk_blocks: int = 0
     disk_blocks_written: int = 0
     disk_bytes_written: int = 0
+    disk_bytes_per_day: int = 0
     seconds_saved: float = 0.0
     seconds_lost: float = 0.0
+    total_seconds_saved: float = 0.0
     digest: str = ""
 
     @property
@@ -279,28 +283,38 @@ class _Driver:
         self._say(Released(now_ns, CLIENT, plan.lease, *copied, waited_ns))
 
     def _account(self, plan: Planned, on_disk: NDArray[np.bool_], blocks: int) -> None:
-        """What was found, and what loading from disk was worth by the profile's law."""
-        run, profile, chunk = self.run, self._profile, self._space.chunk_tokens
+        """What was found, and what loading was worth by the profile's law."""
+        run = self.run
         found = int(on_disk.sum())
         run.requests += 1
         run.input_blocks += blocks
         run.dram_hits += len(on_disk) - found
         run.disk_hits += found
-        places = np.flatnonzero(on_disk[: plan.chunks])
-        if not len(places):
+        if not plan.chunks:
             return
+        places = np.flatnonzero(on_disk[: plan.chunks])
         run.loaded_disk_blocks += len(places)
+        run.total_seconds_saved += self._saved_s(np.arange(plan.chunks), len(places))
+        if len(places):
+            saved_s = self._saved_s(places, len(places))
+            run.seconds_saved += max(0.0, saved_s)
+            run.seconds_lost += max(0.0, -saved_s)
+
+    def _saved_s(self, places: NDArray[np.int64], from_disk: int) -> float:
+        """Computing less loading of blocks at these places of a prompt, so many of them on disk."""
+        profile, chunk, each = self._profile, self._space.chunk_tokens, self._space.object_bytes
         pairs = chunk * chunk * float((places + 0.5).sum())
         compute_s = profile.token_s * chunk * len(places) + profile.pair_s * pairs
-        size_bytes = len(places) * self._space.object_bytes
-        load_s = size_bytes / self._machine.disk_bytes_per_s + profile.load_s(size_bytes)
-        run.seconds_saved += max(0.0, compute_s - load_s)
-        run.seconds_lost += max(0.0, load_s - compute_s)
+        read_s = from_disk * each / self._machine.disk_bytes_per_s
+        return compute_s - read_s - profile.load_s(len(places) * each)
 
     def finish(self) -> WriteRun:
         """The account, with the digest of all commands."""
-        self.run.digest = self._digest.text()
-        return self.run
+        run = self.run
+        if run.disk_bytes_written:
+            run.disk_bytes_per_day = per_day_bytes(self._tape, run.disk_bytes_written, 1.0)
+        run.digest = self._digest.text()
+        return run
 
 
 def run_writes(tape: Tape, profile: Profile, job: WriteJob, report: Report) -> WriteRun:
