@@ -13,7 +13,7 @@ from rich.table import Table
 from kvwise.bench.boundary import OBJECTS, BoundaryOptions, measure_boundary
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Rows
-from kvwise.cli.reading import Finite
+from kvwise.cli.options import Finite
 
 COLUMNS = {
     "rate_mb_per_s": "MB/s",
