@@ -127,7 +127,7 @@ class Worth:
         if stamp in self._expected:
             return self._expected[stamp]
         hazards, age_s, horizon_s = reuse.hazards(stamp), reuse.uses.age_s(stamp), horizon_ns / 1e9
-        uses = self._outlooks[tier].uses(hazards, age_s, reuse.kind(stamp), horizon_s)
+        uses = self._outlooks[tier].worth(hazards, age_s, reuse.kind(stamp), horizon_s)
         self._expected[stamp] = found = hazards.chance(age_s, horizon_s), uses
         return found
 
