@@ -135,6 +135,16 @@ def test_weights_that_do_not_fit() -> None:
     assert "do not fit" in hbm.why
 
 
+def test_snapshots_take_room() -> None:
+    """A hybrid's tokens cost their share of a snapshot, on GPUs and below."""
+    plain = replace(site_of("qwen3.5-27b"), gpus=4)
+    counted = replace(plain, snapshot_tokens=2_349.0)
+
+    assert plain.token_bytes == 65_536
+    assert counted.token_bytes == pytest.approx(2 * plain.token_bytes, rel=0.001)
+    assert counted.device_tokens == pytest.approx(plain.device_tokens / 2, rel=0.05)
+
+
 def test_more_of_anything_hits_no_less() -> None:
     """A larger cache saves as much and more, up to one that never forgets."""
     demand = demand_of(made(1_000))

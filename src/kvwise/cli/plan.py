@@ -174,6 +174,7 @@ def _site(model: Model, kept: Precisions, known: Hardware, said: Said, demand: D
         drive=drive,
         drives=said["drives"],
         drive_bytes=_bytes("--drive-size", said["drive_size"]),
+        snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
     )
 
 

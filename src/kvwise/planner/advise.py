@@ -80,6 +80,7 @@ class Site:
         dram, drive: the kinds of tiers.
         dram_bytes: of a host, memory that a cache may have.
         drives, drive_bytes: of a host, how many, and how large.
+        snapshot_tokens: new tokens for each snapshot of a recurrent state; 0 for a model without.
     """
 
     model: Model
@@ -93,6 +94,7 @@ class Site:
     drive: TierPart
     drives: int
     drive_bytes: float
+    snapshot_tokens: float = 0.0
 
     @property
     def memory_bytes(self) -> float:
@@ -106,15 +108,20 @@ class Site:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of a token over all ranks, each stored once."""
-        return float(self.model.token_bytes(self.kept))
+        """Bytes of a token over all ranks, each stored once, with its share of a snapshot."""
+        shared = float(self.model.state_bytes(self.kept))
+        each = shared / self.snapshot_tokens if self.snapshot_tokens else 0.0
+        return float(self.model.token_bytes(self.kept)) + each
 
     @property
     def device_tokens(self) -> float:
         """Tokens whose KV fits beside the weights, on all hosts."""
         rank = self.model.of_rank(self.gpus)
         left = HBM_SHARE * self.hbm_bytes - self.model.weights * self.weight_bytes / self.gpus
-        return self.hosts * max(0.0, left) / float(rank.token_bytes(self.kept))
+        each = float(rank.token_bytes(self.kept))
+        if self.snapshot_tokens:
+            each += float(rank.state_bytes(self.kept)) / self.snapshot_tokens
+        return self.hosts * max(0.0, left) / each
 
 
 def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Buffers, total_bytes
@@ -146,7 +147,7 @@ class Part:
         if frame.checksum(stored) != header.payload_checksum:
             raise FrameError("the payload's checksum does not hold")
         if not in_place:
-            with meters.coding(Work.DECODE, coding_of(codec.id, stored), want.raw_bytes):
+            with meters.coding(Work.DECODE, partial(coding_of, codec.id, stored), want.raw_bytes):
                 codec.decode(stored, want.buffers)
 
 
