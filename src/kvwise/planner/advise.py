@@ -130,6 +130,8 @@ def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:
     if found[0].verdict is Verdict.NO:
         return found
     device = demand.saving(site.device_tokens)
+    if not site.device_tokens:
+        return [*found, _hbm(site, demand, device)]
     memory = demand.saving(max(site.device_tokens, site.memory_bytes / site.token_bytes))
     found += [_quantise(site, demand, device), _hbm(site, demand, device)]
     dram = _dram(site, demand, device, memory)
@@ -193,7 +195,8 @@ def _hbm(site: Site, demand: Demand, device: Saving) -> Decision:
         "of_computing": device.saved_s / demand.compute_s,
     }
     if not site.device_tokens:
-        why = f"the weights do not fit on {site.gpus} GPUs: give more of them, or smaller weights"
+        least = ceil(site.model.weights * site.weight_bytes / (HBM_SHARE * site.hbm_bytes))
+        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more"
         return Decision("hbm", Verdict.NO, why, numbers, "estimate")
     why = (
         f"{site.device_tokens / 1e6:.2f} M tokens fit beside the weights and hit "
@@ -216,7 +219,11 @@ def _dram(site: Site, demand: Demand, device: Saving, memory: Saving) -> Decisio
         "tokens_for_90_percent_of_hits": float(enough),
         "bytes_for_90_percent_of_hits": enough * site.token_bytes,
     }
-    size = _size(site.memory_bytes)
+    size = f"{_size(site.memory_bytes)} over all hosts"
+    if memory.capacity_tokens <= site.device_tokens:
+        held = _size(site.device_tokens * site.token_bytes)
+        why = f"{size} are no more than the GPUs hold, {held}: give more, or none"
+        return Decision("dram", Verdict.NO, why, numbers, "estimate")
     if gain < GAIN_MIN or speedup < MARGIN:
         slow = speedup < MARGIN
         what = "loading is no quicker than computing" if slow else f"{size} save {gain:.1%} more"
@@ -250,6 +257,8 @@ def _nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         "dwpd_rated": site.drive.dwpd,
         "years_writing_everything": LIFE_YEARS * budget / written if written else 0.0,
     }
+    if not site.drives:
+        return Decision("nvme", Verdict.NO, "no drives are given", {}, "trace")
     if memory.share >= ENOUGH or gain < GAIN_MIN:
         why = (
             f"memory has {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
@@ -268,8 +277,8 @@ def _nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         ""
         if years >= LIFE_YEARS
         else (
-            f"; writing everything would wear them out in {years:.1f} years, so writes need the "
-            "budget that kvwise keeps to"
+            f"; writing everything would wear them out in {years:.1f} years: the budget of their "
+            f"rating pays for {budget / written:.0%} of what is new, and for less of the gain"
         )
     )
     why = f"{gain:.0%} of computing more, with hits there {speedup:.1f} times as soon{worn}"
@@ -335,7 +344,7 @@ def _compression(site: Site, demand: Demand, disk: Decision) -> Decision:
     """Whether a lossless codec on the drives would tell."""
     if disk.verdict is not Verdict.YES:
         return Decision(
-            "compression", Verdict.NO, "there are no drives to compress for", {}, "trace"
+            "compression", Verdict.NO, "no drives are used, so none are to be spared", {}, "trace"
         )
     if site.kept.kv is not Precision.BF16:
         why = f"KV in {site.kept.kv.name} hardly shrinks any more"
