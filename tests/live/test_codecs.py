@@ -181,3 +181,41 @@ def test_a_geometry_that_cannot_be_is_refused(
     with pytest.raises(ConfigError, match="elements"):
         store.join(replace(KV, elements=elements, lossy=lossy))
     store.close()
+
+
+def test_one_name_has_one_meaning(tmp_path: Path) -> None:
+    """Other elements, or another lossy codec, under a name that is taken are refused."""
+    store = opened(tmp_path, "off")
+    store.join(KV)
+    for other in (replace(KV, elements=None), replace(KV, lossy=Coding.FP8)):
+        with pytest.raises(ConfigError, match="other elements or another lossy codec; hint"):
+            store.join(other)
+    store.close()
+
+
+@needs_numba
+def test_codecs_that_fail_are_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a broken Numba raises becomes one line; coded objects are misses, no others are."""
+    store = opened(tmp_path, "fixed")
+    fill(store, range(4))
+    store.close()
+
+    def broken(*_: object) -> None:
+        raise AttributeError("planted")
+
+    monkeypatch.setattr(forms, "_warm", broken)
+    with caplog.at_level(logging.WARNING):
+        store = Store.open(settings(tmp_path, disk=True, dram_size=8 * RAW, disk_codec="fixed"))
+        store.join(KV)
+        assert eventually(lambda: any("planted" in one.message for one in caplog.records), 60.0)
+        fill(store, range(10, 14))
+        assert coding(store)["why"] == "no_numba"
+        assert get(store, KV, prompt(0, 4, KV)) == []
+    keys = prompt(10, 4, KV)
+    assert get(store, KV, keys) == payloads(keys)
+    assert not [one for one in caplog.records if one.exc_info]
+    assert len([one for one in caplog.records if "planted" in one.message]) == 1
+    store.check()
+    store.close()

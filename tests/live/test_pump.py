@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,18 @@ import pytest
 
 from kvwise.core.brain import Brain
 from kvwise.core.words import Command, Event, Tick
-from kvwise.errors import BugError, CacheUnavailable
+from kvwise.errors import BugError, CacheUnavailable, TierError
+from kvwise.live import pump
+from kvwise.live.blocks import put
 from kvwise.live.clock import now_ns
 from kvwise.live.node import Node
-from tests.live.support import settings
+from kvwise.live.store import Store
+from kvwise.tiers.base import Buffers, Placed, Record
+from kvwise.tiers.disk import DiskTier
+from tests.live.support import SPACE, payloads, prompt, settings
 
 WAIT_S = 10.0
+STALL_S = 0.02
 
 
 def test_a_brain_that_is_thinking_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +65,23 @@ def test_a_brain_that_broke_stays_broken(tmp_path: Path, monkeypatch: pytest.Mon
     node.close(WAIT_S)
 
     assert not sound
+
+
+def test_a_slow_write_is_no_standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush waits for a write that is under way, however long nothing else is written."""
+    put_one = DiskTier.put
+
+    def slowly(
+        tier: DiskTier, objects: Sequence[tuple[Record, Buffers]]
+    ) -> list[Placed | TierError]:
+        time.sleep(20 * STALL_S)
+        return put_one(tier, objects)
+
+    monkeypatch.setattr(pump, "FLUSH_STALL_S", STALL_S)
+    monkeypatch.setattr(DiskTier, "put", slowly)
+    store = Store.open(settings(tmp_path, disk=True))
+    store.join(SPACE)
+    keys = prompt(1, 4)
+    assert put(store, SPACE, keys, payloads(keys)) == 4
+    assert store.flush(WAIT_S)
+    store.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvwise.codecs.base import Codec
+from kvwise.codecs.forms import Codecs
 from kvwise.codecs.plain import PLAIN
 from kvwise.tiers.base import Placed
 from kvwise.tiers.directio import Io
@@ -24,6 +25,7 @@ class Files:
     segment_bytes: int = MIB
     min_free_bytes: int = 0
     codec: Codec = PLAIN
+    codecs: Codecs | None = None
 
     def open(self, capacity_bytes: int) -> DiskTier:
         """The tier on these directories."""
@@ -34,7 +36,7 @@ class Files:
             segment_bytes=self.segment_bytes,
             io=self.io,
         )
-        return DiskTier(config, clock_ns=time.monotonic_ns, codec=self.codec)
+        return DiskTier(config, clock_ns=time.monotonic_ns, codec=self.codec, codecs=self.codecs)
 
     def used_bytes(self) -> int:
         """Bytes of the segment files that are no holes.

@@ -1,13 +1,15 @@
 """Forms: the codec for each way to write a payload down, made when it is first needed.
 
-A codec is compiled when it is made: many seconds the first time on a machine, one later. So `warm`
-comes before anybody waits or measures. Without Numba there is none but `plain`. It chooses nothing.
+A codec is compiled when it is made: many seconds the first time on a machine, one later. So `make`
+or `warm` come first, on a thread that nobody waits for, and whoever reads is told at once what is
+not there yet. Without Numba there is none but `plain`. It chooses nothing.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from importlib.util import find_spec
 
 from kvwise.codecs.base import Buffers, Codec, scratch, total_bytes
@@ -16,7 +18,7 @@ from kvwise.codecs.fp8 import Fp8
 from kvwise.codecs.nvfp4 import Nvfp4
 from kvwise.codecs.plain import PLAIN
 from kvwise.core.elements import LOSSY, Coding, Elements, Form, Kind
-from kvwise.errors import FrameError
+from kvwise.errors import FailureKind, FrameError, TierError
 from kvwise.units import round_up
 
 WARM_BYTES = 64 * 1024
@@ -29,11 +31,34 @@ INSTALL = "pip install 'kvwise[codecs]'"
 
 _MODES: dict[Coding, Mode] = {Coding.FIXED: "fixed", Coding.DENSE: "dense"}
 _BY_MODE = {mode: coding for coding, mode in _MODES.items()}
+_NO_NUMBA = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a Numba says that is missing or does not go with what else is installed."""
+
 _LOSSY: dict[int, Coding] = {Fp8.id: Coding.FP8, Nvfp4.id: Coding.NVFP4}
 
 
 def at_hand() -> tuple[Coding, ...]:
-    """Codings that can be used here: none without Numba, which is looked for and not loaded."""
+    """Codings that can be used here: none without a Numba that can be loaded."""
+    try:
+        import_module("numba")
+    except _NO_NUMBA:
+        return ()
+    return installed()
+
+
+def installed() -> tuple[Coding, ...]:
+    """Codings for which all is installed: Numba is looked for and not loaded, and may be broken."""
     return (*_MODES, *LOSSY) if find_spec("numba") is not None else ()
 
 
@@ -50,7 +75,13 @@ def require(coding: Coding, elements: Elements | None) -> None:
 
 
 class Codecs:
-    """Codecs that were made so far, for writing by form and for reading by number; thread-safe."""
+    """Codecs that were made so far, for writing by form and for reading by number; thread-safe.
+
+    Nothing is compiled while its lock is held.
+
+    Attributes:
+        failure: why no more codecs can be made; empty while they can.
+    """
 
     def __init__(self, first: Codec = PLAIN) -> None:
         """`first` writes what has no form of its own."""
@@ -59,7 +90,9 @@ class Codecs:
         self._writers: dict[tuple[Coding, Elements | None], Codec] = {}
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
         self._makers: dict[int, Callable[[], Codec]] = {}
-        if find_spec("numba") is not None:
+        self._found: set[int] = set()
+        self.failure = ""
+        if installed():
             self._makers[Exponent.id] = lambda: _warm(Exponent("fixed", Kind.BF16), WARM)
             self._makers[Fp8.id] = lambda: _warm(Fp8(WARM), WARM)
             self._makers[Nvfp4.id] = lambda: _warm(Nvfp4(WARM), WARM)
@@ -71,7 +104,29 @@ class Codecs:
             ImportError: Numba does not go with what else is installed.
         """
         for coding in codings:
-            self.reader(self.writer(Form(coding, elements)).id)
+            self.make(self.writer(Form(coding, elements)).id)
+
+    def make(self, number: int) -> None:
+        """Make and compile the codec that reads a number.
+
+        Raises:
+            ImportError: Numba does not go with what else is installed.
+        """
+        if number not in self._readers:
+            made = self._makers[number]()
+            with self._lock:
+                self._readers.setdefault(number, made)
+
+    def find(self, numbers: Iterable[int]) -> None:
+        """Note that there are frames of these numbers."""
+        with self._lock:
+            self._found.update(numbers)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Numbers of which there are frames, but not yet a codec that was made."""
+        with self._lock:
+            return tuple(sorted(self._found & self._makers.keys() - self._readers.keys()))
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -83,27 +138,28 @@ class Codecs:
         if form.coding is Coding.PLAIN:
             return self._first
         key = form.coding, form.elements
+        known = self._writers.get(key)
+        if known is not None:
+            return known
+        made = _warm(_made(form), form.elements or WARM)
         with self._lock:
-            if key not in self._writers:
-                self._writers[key] = _warm(_made(form), form.elements or WARM)
-            return self._writers[key]
+            return self._writers.setdefault(key, made)
 
     def reader(self, number: int) -> Codec:
-        """The codec of a number in frames.
+        """The codec of a number in frames, without waiting for it to be compiled.
 
         Raises:
             FrameError: there is none here.
+            TierError: it is not ready yet (TIMEOUT), or never will be (MISSING).
         """
         known = self._readers.get(number)
         if known is not None:
             return known
-        with self._lock:
-            maker = self._makers.get(number)
-            if maker is None:
-                raise FrameError(f"codec {number} is not known here")
-            if number not in self._readers:
-                self._readers[number] = maker()
-            return self._readers[number]
+        if number not in self._makers:
+            raise FrameError(f"codec {number} is not known here")
+        if self.failure:
+            raise TierError(FailureKind.MISSING, f"there is no codec {number}: {self.failure}")
+        raise TierError(FailureKind.TIMEOUT, f"codec {number} is not ready", retryable=True)
 
 
 def coding_of(number: int, stored: Buffers) -> Coding:

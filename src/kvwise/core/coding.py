@@ -188,8 +188,11 @@ class Codings:
     # --- what was measured ---
 
     def equipped(self, codings: Iterable[Coding]) -> None:
-        """These can be used from now on."""
-        self._ready |= frozenset(codings) & self._at_hand
+        """These can be used from now on; none, that there are none after all."""
+        ready = frozenset(codings)
+        if not ready:
+            self._at_hand = self._ready = frozenset()
+        self._ready |= ready & self._at_hand
 
     def timed(self, event: Timed) -> None:
         """A tier tells what its work took."""

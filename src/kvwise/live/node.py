@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
 from kvwise.live.warm import Warmer
+from kvwise.live.workers import attempt
 from kvwise.tiers.base import Found, Tier
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import READ_RUN_BYTES, DiskConfig, DiskTier
@@ -75,18 +77,18 @@ class Node:
         self._started_ns = now_ns()
         self._rated_bytes = rated_bytes(config)
         self._amplification = config.disk.write_amplification
-        self._lock = threading.Lock()
+        self._lock, self._equipping = threading.Lock(), threading.Lock()
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
-        self._layouts: dict[bytes, bytes] = {}
+        self._joined: dict[bytes, Namespace] = {}
         self._found_bytes: dict[bytes, int] = {}
         _refuse_shared_logs(config)
         with ExitStack() as undo:
             self.arena = _open_arena(config)
             undo.callback(self.arena.close)
             self._tiers: dict[int, Tier] = {}
+            self._codecs = Codecs()
             if config.disk.paths:
-                self._codecs = Codecs()
                 self._tiers[DISK] = _open_disk(config, self._codecs)
                 undo.callback(self._tiers[DISK].close)
             brain = _brain_config(config, self.arena)
@@ -113,6 +115,7 @@ class Node:
             for number, tier in self._tiers.items():
                 self._recover(number, tier, keepers[number])
             self.pump.start()
+            self._equip({}, self._codecs.missing)
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
@@ -168,19 +171,14 @@ class Node:
                 f"the disk holds objects of another size under the namespace {namespace.label}; "
                 "hint: name it differently, or empty disk.paths"
             )
-        layout = namespace.layout.digest()
         with self._lock:
-            known = self._layouts.keys() | self._found_bytes.keys()
+            known = self._joined.keys() | self._found_bytes.keys()
             if len(known) >= SPACES_MAX and namespace.digest not in known:
                 raise ConfigError(
                     f"{len(known)} namespaces are open, one for each way a model is served; "
                     "hint: restart the daemon to forget those that are over"
                 )
-            if self._layouts.setdefault(namespace.digest, layout) != layout:
-                raise ConfigError(
-                    f"namespace {namespace.label} was opened before with another layout; "
-                    "hint: engines that share a namespace must agree on chunk and block size"
-                )
+            _require_same(self._joined.setdefault(namespace.digest, namespace), namespace)
         self.pump.handle([Joined(now_ns(), client, namespace)])
         if namespace.elements is not None:
             with self._lock:
@@ -192,7 +190,7 @@ class Node:
 
     def knows(self, space: bytes) -> bool:
         """Whether somebody joined a namespace."""
-        return space in self._layouts
+        return space in self._joined
 
     # --- what it holds ---
 
@@ -237,21 +235,32 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _equip(self, codings: dict[Coding, Elements]) -> None:
-        """Have codecs compiled on a thread of their own, and tell the brain when they are there."""
+    def _equip(self, codings: dict[Coding, Elements], numbers: Iterable[int] = ()) -> None:
+        """Have codecs compiled on a thread of their own, and tell the brain when they are there.
+
+        Whatever goes wrong with that, there are no codecs from then on, and the log says why.
+        """
 
         def compile_all() -> None:
-            try:
-                for coding, elements in codings.items():
-                    self._codecs.warm([coding], elements)
-            except ImportError as error:
-                _log.warning("no codecs: %s; hint: %s", error, forms.INSTALL)
-                return
-            if self.pump.is_sound:
-                self.pump.handle([Equipped(now_ns(), tuple(codings))])
+            for number in numbers:
+                self._codecs.make(number)
+            for coding, elements in codings.items():
+                self._codecs.warm([coding], elements)
 
-        if codings:
-            threading.Thread(target=compile_all, name="kvwise-codecs", daemon=True).start()
+        def equip() -> None:
+            with self._equipping:
+                if self._codecs.failure:
+                    return
+                error = attempt(compile_all)
+                failure = f"{type(error).__name__}: {error}" if error else ""
+                self._codecs.failure = failure
+            if failure:
+                _log.warning("no codecs: %s; hint: %s, or repair it", failure, forms.INSTALL)
+            if self.pump.is_sound and (codings or failure):
+                self.pump.handle([Equipped(now_ns(), () if failure else tuple(codings))])
+
+        if codings or numbers:
+            threading.Thread(target=equip, name="kvwise-codecs", daemon=True).start()
 
     def _tell(self, number: int, found: Found) -> None:
         """Tell the brain of some records."""
@@ -268,6 +277,25 @@ class Node:
                     found.raw_bytes,
                 )
             ]
+        )
+
+
+def _require_same(known: Namespace, namespace: Namespace) -> None:
+    """See that a namespace is what its name stands for already.
+
+    Raises:
+        ConfigError: it has another shape, or its objects are other numbers, or are written so.
+    """
+    if known.layout.digest() != namespace.layout.digest():
+        raise ConfigError(
+            f"namespace {namespace.label} was opened before with another layout; "
+            "hint: engines that share a namespace must agree on chunk and block size"
+        )
+    if (known.elements, known.lossy) != (namespace.elements, namespace.lossy):
+        raise ConfigError(
+            f"namespace {namespace.label} was opened before with other elements or another lossy "
+            "codec; hint: engines that share a namespace must agree on kv cache dtype and "
+            "client.lossy"
         )
 
 
@@ -388,7 +416,7 @@ def _brain_config(config: Config, arena: Arena) -> BrainConfig:
 
 def _codings(config: Config) -> tuple[Coding, ...]:
     """Codings that can be used, said once where some are wanted and there are none."""
-    found = forms.at_hand()
+    found = forms.installed()
     if config.disk.paths and config.disk.codec != "off" and not found:
         _log.warning(
             "no codecs: what is written to disk stays as it is; hint: %s, or disk.codec = off",

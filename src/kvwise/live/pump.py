@@ -50,7 +50,7 @@ SPACE_TICKS = 8
 
 FLUSH_LOOK_S = 0.005
 FLUSH_STALL_S = 2.0
-"""A flush that sees nothing written for this long gives up: the write budget may be spent."""
+"""A flush gives up after so long without a write under way: the write budget may be spent."""
 
 Answer = Planned | Granted
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Pump:
                 return False
             self._stop.wait(FLUSH_LOOK_S)
             before, left = left, self.waiting_writes()
-            if left != before:
+            if left != before or self._workers.is_writing:
                 moved_ns = now_ns()
         return True
 

@@ -5,7 +5,7 @@ a read waits, and none starts while space is being given back, so that a tier is
 write into room that it does not have yet.
 
 Here is the one place that catches every exception: whatever a tier raises becomes a `Failed` for
-each item concerned, and a traceback in the log.
+each item concerned, and a traceback in the log. Others have `attempt` for what may do the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvwise.core.timing import Timed
 from kvwise.core.words import Done, Drop, Failed, Item, Load, Store
@@ -139,6 +140,11 @@ class Workers:
             busy = self._writes or self._drops or self._writing or self._dropping
             return None if busy else self._changes
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a tier is being written to."""
+        return self._writing > 0
+
     def close(self, timeout_s: float) -> bool:
         """Finish what is in flight and every drop, fail what waits; False when a thread is stuck.
 
@@ -166,21 +172,24 @@ class Workers:
         while (work := self._next()) is not None:
             answered: set[int] = set()
             kind = FailureKind.IO
-            try:
-                for job, outcomes in self._steps(work):
-                    answered.update(outcome.item for outcome in outcomes)
-                    self._report(job, outcomes)
-                self._tell(work)
-            except TierError as error:
+            error = attempt(partial(self._carry_out, work, answered))
+            if isinstance(error, TierError):
                 kind = error.kind
                 text = f"a job on tier {_tier(work)} failed: {error}"
                 self._refrain.warn((_tier(work), type(work), kind), text)
-            except Exception:
-                _log.exception("a job on tier %d failed", _tier(work))
+            elif error is not None:
+                _log.error("a job on tier %d failed", _tier(work), exc_info=error)
             self._finished(work)
             if isinstance(work, _Batch) and len(answered) < len(work.items):
                 lost = [failed for failed in _all_failed(work, kind) if failed.item not in answered]
                 self._report(work.job, lost)
+
+    def _carry_out(self, work: _Batch | Drop, answered: set[int]) -> None:
+        """Do it and report; the numbers of items that were reported go into `answered`."""
+        for job, outcomes in self._steps(work):
+            answered.update(outcome.item for outcome in outcomes)
+            self._report(job, outcomes)
+        self._tell(work)
 
     def _tell(self, work: _Batch | Drop) -> None:
         """Report what the tier took for what it did."""
@@ -280,6 +289,15 @@ class Workers:
             else:
                 outcomes.append(Failed(after, job.job, item, answer.kind))
         return outcomes
+
+
+def attempt(work: Callable[[], object]) -> Exception | None:
+    """Do work that may fail in any way; what it failed with, if it did."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
 
 
 def _batches(job: Load | Store) -> Iterator[_Batch]:

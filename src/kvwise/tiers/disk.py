@@ -24,7 +24,7 @@ import numpy as np
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Codec, scratch, total_bytes
-from kvwise.codecs.forms import Codecs
+from kvwise.codecs.forms import INSTALL, Codecs
 from kvwise.codecs.plain import PLAIN
 from kvwise.core.timing import Work
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
@@ -206,15 +206,20 @@ class DiskTier:
         """Every whole record an earlier process left; those beyond the cap are given back."""
         if not self._gate.is_open:
             raise _closed()
-        kept_bytes = 0
+        kept_bytes, foreign = 0, 0
         batches = _Batches()
         for directory in self._directories:
             for segment, walked in directory.walk(self._codecs.numbers):
                 room_bytes = self._capacity_bytes - kept_bytes
                 entries = _within(directory, segment, walked.entries, room_bytes)
                 kept_bytes += directory.bytes_of(segment)
+                foreign += walked.foreign
+                self._codecs.find(kind.codec for kind in entries.kinds)
                 yield from batches.add(directory.number, segment, entries)
         yield from batches.rest()
+        if foreign:
+            text = "%s: gave up %d objects whose codecs are not here; hint: %s"
+            _log.warning(text, self.name, foreign, INSTALL)
 
     def spent(self) -> Sequence[Spent]:
         """What its work took since this was asked last."""

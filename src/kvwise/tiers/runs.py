@@ -125,6 +125,8 @@ class Part:
         """Verify a frame that was read whole, and decode it into the buffers of the want."""
         try:
             self._verify(codecs, meters)
+        except TierError as error:
+            return error
         except FrameError as error:
             if not any(self._header):
                 return TierError(FailureKind.MISSING, f"nothing is left at {self.extent}")
@@ -132,7 +134,7 @@ class Part:
         return None
 
     def _verify(self, codecs: Codecs, meters: Meters) -> None:
-        """Raise `FrameError` unless these are the bytes that were wanted."""
+        """Raise `FrameError` unless these are the bytes that were wanted, `TierError` unread."""
         header, want = frame.unpack(self._header), self._want
         found = (header.key, header.space, header.raw_bytes, header.frame_bytes)
         if found != (want.key, want.space, want.raw_bytes, want.stored_bytes):

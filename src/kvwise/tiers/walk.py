@@ -36,6 +36,7 @@ class Walked:
         dead: (offset, bytes) of written ranges that are no such frame, and no footer in use.
         end: offset after the last frame that counts.
         footer_bytes: of the footer behind it that was used; 0 where headers were read.
+        foreign: how many of the dead are frames whose codec this process does not have.
         unknown: another version wrote the segment; the other attributes say nothing then.
     """
 
@@ -43,6 +44,7 @@ class Walked:
     dead: list[tuple[int, int]] = field(default_factory=list)
     end: int = 0
     footer_bytes: int = 0
+    foreign: int = 0
     unknown: bool = False
 
 
@@ -117,7 +119,7 @@ def _by_headers(fd: int, codecs: frozenset[int]) -> Walked:
     dead: list[tuple[int, int]] = []
     size_bytes = os.fstat(fd).st_size
     block = scratch(HEADER_BYTES)
-    offset, frames_end = directio.next_data(fd, 0), 0
+    offset, frames_end, foreign = directio.next_data(fd, 0), 0, 0
     while offset is not None:
         header = _header_at(fd, offset, block)
         if header is None:
@@ -133,8 +135,9 @@ def _by_headers(fd: int, codecs: frozenset[int]) -> Walked:
         else:
             end = min(end, round_up(size_bytes, BLOCK_BYTES))
             dead.append((offset, end - offset))
+            foreign += header is not None and header.codec not in codecs
         offset = directio.next_data(fd, end)
-    return Walked(Entries.of(frames), dead, frames_end)
+    return Walked(Entries.of(frames), dead, frames_end, foreign=foreign)
 
 
 def _is_whole(fd: int, offset: int, end: int) -> bool:
