@@ -26,7 +26,9 @@ def test_rows_say_what_was_measured() -> None:
     rows = measure_codecs(CodecOptions(("noise", "constant"), quick=True), Notes())
     found = {(row["codec"], row["data"]): row for row in rows.rows if row["mode"] != "general"}
 
-    assert {name for name, _ in found} == {"exponent-fixed", "exponent-dense"}
+    names = {"exponent-fixed", "exponent-dense", "fp8-e4m3-head", "nvfp4"}
+    assert {name for name, _ in found} == names
+    assert found["nvfp4", "constant"]["ratio"] > 3.5
     assert found["exponent-dense", "noise"]["ratio"] == 1.0
     assert found["exponent-fixed", "constant"]["ratio"] > 1.33
     assert found["exponent-dense", "constant"]["ratio"] > 1.45

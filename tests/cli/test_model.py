@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,14 @@ def test_a_latent_is_loaded_by_every_rank(capsys: pytest.CaptureFixture[str]) ->
         compute[ranks], speedup[ranks] = length["compute_s"], length["speedup"]["dram-pcie5"]
 
     assert speedup["4"] / speedup["8"] == pytest.approx(compute["4"] / compute["8"])
+
+
+def test_names_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tier may be called what would be markup to a terminal."""
+    path = tmp_path / "mine.toml"
+    path.write_text('[tier."[/x]"]\nabout = "odd"\nread_gb_per_s = 1\nwrite_gb_per_s = 1\n')
+    asked = ("model", "llama-3.1-8b", "--gpu", "l40s", "--hardware", str(path))
+    code, out, _ = ran(capsys, *asked)
+
+    assert code == 0
+    assert "[/x]" in out

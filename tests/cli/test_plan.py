@@ -59,11 +59,27 @@ def test_a_page_that_asks_nobody(
     assert code == 0
     assert all(escape(one["why"]) in html for one in told["decisions"])
     assert all(f"{one['hit_ratio']:.1%}" in html for one in told["sizes"])
+    assert told["model"] in html
+    assert escape(told["command"]) in html
     assert "http" not in html
     assert "<script" not in html
     code, _, err = ran(capsys, *asked, "--html", tmp_path / "none" / "plan.html")
     assert code == 2
     assert "cannot write" in err
+
+
+def test_what_is_started_keeps_its_promise(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Drives are named with their write budget, memory is no more than what is needed."""
+    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--json")
+    code, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "40GB", "--drive-size", "1TB")
+    told = json.loads(out)
+    verdicts = {one["boundary"]: one["verdict"] for one in told["decisions"]}
+
+    assert code == 0
+    assert (verdicts["dram"], verdicts["nvme"]) == ("yes", "yes")
+    assert told["serve"].startswith("KVWISE_DISK_DWPD=1 kvwise serve --dram 40GB --disk ")
+    _, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "100TB")
+    assert "100000GB" not in json.loads(out)["serve"]
 
 
 def test_unique_prompts_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

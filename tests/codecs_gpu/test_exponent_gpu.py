@@ -20,7 +20,7 @@ from kvwise.testing.codecs import pieces_of
 from tests.codecs_gpu.running import run_cases
 
 SEGMENT = 16_384
-DAMAGES = 40
+DAMAGES = 24
 MODES: tuple[Mode, ...] = ("fixed", "dense")
 KEPT = {f"{mode}|bf16|{name}" for mode in MODES for name in ("noise", "small", "empty", "nan")}
 KEPT |= {"fixed|e4m3|narrow", "fixed|e5m2|narrow"}
@@ -65,14 +65,12 @@ def payloads() -> Iterator[tuple[str, Kind, bytes]]:
     whole = bf16(like_kv(SEGMENT))
     yield "kv", Kind.BF16, bf16(like_kv(SEGMENT + 64 * 65 + 17)).tobytes() + b"odd"
     yield "many escapes", Kind.BF16, spiked(SEGMENT, 29).tobytes()
-    yield "more escapes", Kind.BF16, spiked(SEGMENT, 17).tobytes()
     yield "too many", Kind.BF16, whole.tobytes() + spiked(SEGMENT, 7).tobytes()
     yield "noise between", Kind.BF16, whole.tobytes() + noise + whole[::-1].tobytes()
     yield "noise", Kind.BF16, noise
     yield "constant", Kind.BF16, np.full(SEGMENT, 0x4060, np.uint16).tobytes()
     yield "zeros", Kind.BF16, bytes(2 * SEGMENT + 2)
     yield "nan", Kind.BF16, np.full(SEGMENT, 0xFFC1, np.uint16).tobytes()
-    yield "denormals", Kind.BF16, (np.arange(SEGMENT) % 512).astype(np.uint16).tobytes()
     yield "small", Kind.BF16, bytes(100)
     yield "empty", Kind.BF16, b""
     yield "kv", Kind.FP16, like_kv(2 * SEGMENT + 64 * 64 + 5).astype(np.float16).tobytes()

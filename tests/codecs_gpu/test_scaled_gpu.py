@@ -22,7 +22,7 @@ from kvwise.errors import FrameError
 from kvwise.testing.codecs import pieces_of
 from tests.codecs_gpu.running import run_cases
 
-DAMAGES = 60
+DAMAGES = 40
 TENSOR = 3072
 KV = Elements(Kind.BF16, TENSOR, 3, 64)
 ODD = Elements(Kind.BF16, 5001, 1, 5001)

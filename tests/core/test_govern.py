@@ -161,3 +161,14 @@ def test_life_of_a_drive() -> None:
     assert life_years(rated, 1e12, 1.0) == pytest.approx(5)
     assert life_years(rated, 1e12, 2.0) == pytest.approx(2.5)
     assert life_years(rated, 0.0, 1.0) == LIFE_YEARS_MAX
+
+
+def test_no_more_waits_than_can_be_paid_for() -> None:
+    """What passes is what the bucket holds and earns in time, less what waits; without one, all."""
+    governor = Governor(24_000)
+    assert governor.payable(0, 0.0, 0, 100) == 10
+    assert governor.payable(0, 3600.0, 0, 100) == 20
+    assert governor.payable(0, 3600.0, 1_500, 100) == 5
+    assert governor.payable(0, 0.0, 5_000, 100) == 0
+    assert Governor(0).payable(0, 0.0, 5_000, 100) is None
+    assert Governor(24_000, is_priced=False).payable(0, 0.0, 5_000, 100) is None

@@ -129,10 +129,30 @@ def test_what_is_small_already() -> None:
 def test_weights_that_do_not_fit() -> None:
     """A model larger than its GPUs leaves no room for KV there, and that is said."""
     site = replace(site_of("llama-3.1-405b"), hosts=1)
-    hbm = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b"), quiet))["hbm"]
+    decisions = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b"), quiet))
 
-    assert hbm.verdict is Verdict.NO
-    assert "do not fit" in hbm.why
+    assert set(decisions) == {"reuse", "hbm"}
+    assert decisions["hbm"].verdict is Verdict.NO
+    assert "need 12 such GPUs, and a host has 8" in decisions["hbm"].why
+
+
+def test_less_memory_than_the_gpus_have() -> None:
+    """A tier below what is above it adds nothing, and that is the reason that is given."""
+    site = replace(site_of(), dram_bytes=1e9)
+    dram = by_boundary(advise(site, demand_of(made(1_000, ("chat",))), quiet))["dram"]
+
+    assert dram.verdict is Verdict.NO
+    assert "no more than the GPUs hold" in dram.why
+
+
+def test_snapshots_take_room() -> None:
+    """A hybrid's tokens cost their share of a snapshot, on GPUs and below."""
+    plain = replace(site_of("qwen3.5-27b"), gpus=4)
+    counted = replace(plain, snapshot_tokens=2_349.0)
+
+    assert plain.token_bytes == 65_536
+    assert counted.token_bytes == pytest.approx(2 * plain.token_bytes, rel=0.001)
+    assert counted.device_tokens == pytest.approx(plain.device_tokens / 2, rel=0.05)
 
 
 def test_more_of_anything_hits_no_less() -> None:

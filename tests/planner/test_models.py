@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kvwise.errors import ConfigError
 from kvwise.planner.catalogue import fields_of, find_model, names
 from kvwise.planner.configs import FAMILIES, model_of, read_config
+from kvwise.planner.hardware import read_hardware
 from kvwise.planner.shapes import Kind, Layer, Precision, Precisions
 from kvwise.planner.work import Work, pairs
 
@@ -308,6 +309,63 @@ def test_any_field_may_be_anything(name: str, data: st.DataObject) -> None:
     assert isinstance(model.token_bytes(KEPT), Fraction)
     assert model.recompute_flops(0, 1_000) >= 0
     assert model.structure()
+
+
+PLAIN = {
+    "model_type": "qwen2",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 32,
+    "sliding_window": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, 0),
+        ({"use_sliding_window": False}, 0),
+        ({"use_sliding_window": True}, 4),
+        ({"use_sliding_window": True, "max_window_layers": 3}, 1),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2),
+        ({"model_type": "mistral"}, 4),
+        ({"model_type": "mistral", "sliding_window": None}, 0),
+    ],
+)
+def test_a_plain_family_may_have_windows(changes: dict[str, Any], windows: int) -> None:
+    """Layers that the configuration gives a window hold no more than that."""
+    model = model_of("x", {**PLAIN, **changes})
+
+    assert [layer.kind for layer in model.layers].count(Kind.WINDOW) == windows
+    assert model.token_bytes(KEPT) == (4 - windows) * 2 * 2 * 8 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("gpt-oss-20b", {"num_hidden_layers": 2}),
+        ("deepseek-v4-flash", {"compress_ratios": [4.0] * 44}),
+        ("kimi-k3", {"linear_attn_config": {"num_heads": 1, "head_dim": 1}}),
+    ],
+)
+def test_fields_that_do_not_go_together(name: str, changes: dict[str, Any]) -> None:
+    """Layers that are more than there are, ratios that are none, and parts without their fields."""
+    with pytest.raises(ConfigError, match=name):
+        model_of(name, {**fields_of(name), **changes})
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """A pipe would never end, and a device not before memory does."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="no regular file"):
+            find_model(str(path))
+        with pytest.raises(ConfigError, match="no regular file"):
+            read_hardware(path)
+    with pytest.raises(ConfigError, match="no model ''"):
+        find_model("")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from statistics import median
 import pytest
 
 from kvwise.errors import ConfigError
-from kvwise.planner.catalogue import find_model
+from kvwise.planner.catalogue import fields_of, find_model
+from kvwise.planner.configs import model_of
 from kvwise.planner.hardware import read_hardware
 from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
 from kvwise.planner.shapes import Precisions
@@ -63,6 +64,15 @@ def test_a_model_without_figures_is_refused() -> None:
     """No estimate is made of work that is not known."""
     with pytest.raises(ConfigError, match="not known of deepseek_v4"):
         Prefill(find_model("deepseek-v4-pro"), KNOWN.gpu("h200-sxm"), 8)
+
+
+def test_a_model_without_growing_kv_is_refused() -> None:
+    """Where nothing grows with a prompt there is nothing to load."""
+    states = {"model_type": "nemotron_h", "hybrid_override_pattern": "MM-M"}
+    fields = {**fields_of("nemotron-h-56b"), **states, "num_hidden_layers": 4}
+
+    with pytest.raises(ConfigError, match="no KV that grows"):
+        Prefill(model_of("x", fields), KNOWN.gpu("h200-sxm"), 8)
 
 
 def test_every_entry_says_where_it_is_from() -> None:

@@ -24,8 +24,11 @@ from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.yardstick import Spread, gbps, moved_note, movement, ratio, take_turns
 from kvwise.codecs.base import Buffers, Codec, scratch, total_bytes
-from kvwise.codecs.elements import Kind
+from kvwise.codecs.elements import Elements, Kind
 from kvwise.codecs.exponent import Exponent, Mode
+from kvwise.codecs.fp8 import Fp8
+from kvwise.codecs.nvfp4 import Nvfp4
+from kvwise.codecs.scaled import KINDS as SCALED
 from kvwise.errors import ConfigError
 from kvwise.units import KIB, MIB
 
@@ -143,12 +146,21 @@ def _codecs(kind: Kind, general: dict[str, Any]) -> list[tuple[Codec, str]]:
     try:
         modes: tuple[Mode, ...] = ("fixed", "dense")
         found: list[tuple[Codec, str]] = [(Exponent(mode, kind), mode) for mode in modes]
+        found += [(codec, "lossy") for codec in _lossy(kind)]
     except ImportError as error:
         raise ConfigError(f"{error}; hint: pip install 'kvwise[codecs]'") from error
     makers = {"zstandard": _zstd, "lz4": _lz4, "zipnn": _zipnn}
     for name, module in general.items():
         found += [(codec, "general") for codec in makers[name](module, kind)]
     return found
+
+
+def _lossy(kind: Kind) -> Iterator[Codec]:
+    """For the kinds that have scales, in tensors as SmolLM2's are."""
+    if kind in SCALED.values():
+        elements = Elements(kind, 32 * 3 * 64, 3, 32 * 64)
+        yield Fp8(elements, scale="head")
+        yield Nvfp4(elements)
 
 
 def _zstd(module: Any, kind: Kind) -> Iterator[Codec]:
@@ -278,6 +290,6 @@ class _Work:
                 self.codec.decode(stored, [to])
         seconds = time.perf_counter() - started
         pairs = zip(self._objects, self._target, strict=True)
-        if not all(np.array_equal(one, to) for one, to in pairs):
+        if self.codec.lossless and not all(np.array_equal(one, to) for one, to in pairs):
             raise SetupError(f"{self.codec.name} gave other bytes back")
         return gbps(len(self._objects) * OBJECT_BYTES, seconds)

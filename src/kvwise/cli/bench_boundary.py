@@ -13,6 +13,7 @@ from rich.table import Table
 from kvwise.bench.boundary import OBJECTS, BoundaryOptions, measure_boundary
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Rows
+from kvwise.cli.options import Finite
 
 COLUMNS = {
     "rate_mb_per_s": "MB/s",
@@ -45,7 +46,7 @@ Examples:
 @click.option(
     "--rate",
     "rates",
-    type=click.FloatRange(0.1, 1e6),
+    type=Finite(0.1, 1e6),
     multiple=True,
     help="MB/s to slow the drive down to; several times. Without any: around the break-even.",
 )

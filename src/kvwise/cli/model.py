@@ -200,8 +200,8 @@ def _show_loading(told: dict[str, Any], console: Console) -> None:
     break_even = (f"{one['break_even_gb_per_s']:.3g} GB/s" for one in lengths)
     table.add_row("loading must reach", *break_even)
     for name in told["tiers"]:
-        table.add_row(name, *(_times(one["speedup"][name]) for one in lengths))
-    console.print(f"\nOn {told['gpus']} x {told['gpu']}, one prompt at a time:\n")
+        table.add_row(escape(name), *(_times(one["speedup"][name]) for one in lengths))
+    console.print(escape(f"\nOn {told['gpus']} x {told['gpu']}, one prompt at a time:\n"))
     console.print(table)
     console.print(
         f"\nComputing is estimated, by {told['error_median']:.0%} wrong in the middle and by "
@@ -298,7 +298,9 @@ def _flops(flops: float | None) -> str:
     """FLOP with a unit."""
     if not flops:
         return ""
-    return f"{flops / 1e12:,.0f} TFLOP" if flops >= 1e13 else f"{flops / 1e9:,.3g} GFLOP"
+    if flops >= 1e13:
+        return f"{flops / 1e12:,.0f} TFLOP"
+    return f"{flops / 1e9:,.0f} GFLOP" if flops >= 1e11 else f"{flops / 1e9:.3g} GFLOP"
 
 
 def _size(size_bytes: float) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, Unpack
@@ -58,7 +60,7 @@ class Said(Reading):
 @click.command(
     epilog="""\b
 Examples:
-  kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace conversation_trace.jsonl.gz
+  kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace chat.jsonl
   kvwise plan --model deepseek-v3 --gpu h200-sxm --tp 8 --weights fp8 --trace sessions/
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
   kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --html plan.html
@@ -174,6 +176,7 @@ def _site(model: Model, kept: Precisions, known: Hardware, said: Said, demand: D
         drive=drive,
         drives=said["drives"],
         drive_bytes=_bytes("--drive-size", said["drive_size"]),
+        snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
     )
 
 
@@ -190,6 +193,8 @@ def _told(
 ) -> dict[str, Any]:
     """The whole answer."""
     return {
+        "made": datetime.now(UTC).isoformat(timespec="minutes"),
+        "command": shlex.join(["kvwise", *sys.argv[1:]]),
         "model": site.model.name,
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
@@ -219,6 +224,7 @@ def _told(
             for one in decisions
         ],
         "serve": _serve(site, decisions),
+        "notes": _notes(site, demand, decisions),
     }
 
 
@@ -257,12 +263,36 @@ def _serve(site: Site, decisions: Sequence[Decision]) -> str | None:
     verdicts = {one.boundary: one.verdict for one in decisions}
     if verdicts.get("dram") is not Verdict.YES:
         return None
-    parts = ["kvwise", "serve", "--dram", f"{site.dram_bytes / 1e9:.0f}GB"]
+    numbers = next(one.numbers for one in decisions if one.boundary == "dram")
+    enough = numbers["bytes_for_90_percent_of_hits"] / site.hosts
+    parts = ["kvwise", "serve", "--dram", f"{ceil(min(site.dram_bytes, enough) / 1e9)}GB"]
     if verdicts.get("nvme") is Verdict.YES:
         for number in range(site.drives):
             parts += ["--disk", f"/mnt/nvme{number}/kvwise"]
         parts += ["--disk-size", f"{0.95 * site.drives * site.drive_bytes / 1e12:.1f}TB"]
+        if site.drive.dwpd:
+            parts.insert(0, f"KVWISE_DISK_DWPD={site.drive.dwpd:g}")
     return shlex.join(parts)
+
+
+def _notes(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[str]:
+    """What else a reader must know."""
+    verdicts = {one.boundary: one.verdict for one in decisions}
+    notes = []
+    if verdicts["reuse"] is Verdict.NO:
+        notes.append("Do not offload: there is nothing to load again.")
+    elif verdicts["hbm"] is Verdict.NO:
+        notes.append("Nothing more was looked at: this engine does not start.")
+    elif verdicts["dram"] is not Verdict.YES and verdicts["nvme"] is not Verdict.YES:
+        notes.append("The engine's own cache is enough for these requests: you need no other.")
+    if demand.engines > site.hosts:
+        notes.append(
+            f"Prefill alone needs {demand.engines:.1f} hosts: {site.hosts} cannot serve this trace "
+            "without a cache."
+        )
+    if site.model.state_bytes(site.kept):
+        notes.append("The vLLM connector refuses models with recurrent states so far.")
+    return notes
 
 
 def _show(told: dict[str, Any], decisions: Sequence[Decision], console: Console) -> None:
@@ -293,8 +323,8 @@ def _show(told: dict[str, Any], decisions: Sequence[Decision], console: Console)
     if told["serve"]:
         console.print("on each host:", style="bold")
         console.print(f"  {escape(told['serve'])}", soft_wrap=True)
-    elif decisions[0].verdict is Verdict.NO:
-        console.print("Do not offload: there is nothing to load again.", style="bold")
+    for note in told["notes"]:
+        console.print(escape(note), style="bold", soft_wrap=True)
     estimate = told["estimate"]
     console.print(
         f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. Computing "

@@ -32,7 +32,7 @@ MARKS = {"measured": "measured", "spec": "its maker says so", "assumed": "an est
 
 def render(told: Mapping[str, Any]) -> str:
     """The whole page, from what `kvwise plan --json` prints."""
-    sections = [_tiles(told), _decisions(told)]
+    sections = [_subject(told), _tiles(told), _decisions(told)]
     if told["sizes"]:
         sections += [_sizes(told), _loading(told)]
     sections += [_numbers(told), _basis(told)]
@@ -44,12 +44,29 @@ def _headline(told: Mapping[str, Any]) -> str:
     verdicts = {one["boundary"]: one["verdict"] for one in told["decisions"]}
     if verdicts["reuse"] == "no":
         return "Do not offload: there is nothing to load again"
+    if verdicts["hbm"] == "no":
+        return "The model does not fit"
     paying = [NAMES[name].lower() for name in ("dram", "nvme", "router") if verdicts[name] == "yes"]
     if not paying:
         return "The engine's own cache is enough"
     *others, last = paying
     named = f"{', '.join(others)} and {last}" if others else last
     return f"What pays: {named}"
+
+
+def _subject(told: Mapping[str, Any]) -> str:
+    """What was planned, for whom this page is sent to."""
+    gpus = f"{told['hosts']} x {told['gpus_per_host']} {told['gpu']}"
+    facts = {
+        "model": f"{told['model']}, KV in {told['kv']}",
+        "hosts": gpus,
+        "made": told["made"],
+        "by": told["command"],
+    }
+    items = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+    notes = "".join(f"<li>{escape(note)}</li>" for note in told["notes"])
+    cautions = f'<section class="cautions"><ul>{notes}</ul></section>' if notes else ""
+    return f"<section><dl>{items}</dl></section>{cautions}"
 
 
 def _tiles(told: Mapping[str, Any]) -> str:

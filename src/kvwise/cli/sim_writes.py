@@ -46,9 +46,9 @@ FIGURES = (
 LEGEND = (
     "budget: bytes a day, of what writing all takes. blocks, TB and TB/day: written to disk, at\n"
     "the KV size of the profile. disk hits: blocks on disk and not in memory. others: the most\n"
-    "that writing all or what was seen before has for as many bytes or fewer, and ratio: disk hits\n"
-    "over that; all: the same of all hits. hits: of all input blocks. saved: seconds of computing\n"
-    "less those of loading, of what came from disk; in all: from memory too."
+    "that writing all or what was seen before has for as many bytes or fewer, and ratio: disk\n"
+    "hits over that; all: the same of all hits. hits: of all input blocks. saved: seconds of\n"
+    "computing less those of loading, of what came from disk; in all: from memory too."
 )
 
 

@@ -34,7 +34,6 @@ from kvwise.codecs.exponent_planes import (
     unpack_dense,
     unpack_fixed,
 )
-from kvwise.codecs.exponent_stream import fence, stream
 from kvwise.codecs.exponent_words import BF16, BYTES, LOW_BITS, REST_BITS, gather, spread
 from kvwise.codecs.machine_code import compiled
 
@@ -163,7 +162,7 @@ def _encode_fixed(kind: int, words: Any, data: Any, record: Any, work: Any) -> i
     pack_fixed(words, codes, flags[: codes.size], np.uint64(base))
     room = (exponents, spots)
     elements, most = words.view(np.uint16), places[: count // 16]
-    far = note_fixed(elements, flags[: codes.size], int(base), most, room)
+    far = note_fixed(elements, flags[: codes.size], np.int64(base), most, room)
     if far == DAMAGED or data_bytes(FIXED, kind, count, far, 0) >= BYTES[kind] * count:
         return DAMAGED
     if rest.size:
@@ -268,10 +267,7 @@ def _decode_fixed(data: Any, parts: Any, record: Any, words: Any, work: Any) -> 
 
 @compiled
 def _decode_segment(kind: int, data: Any, record: Any, elements: Any, work: Any) -> int:
-    """Restore a segment; bytes of data used, or DAMAGED.
-
-    `elements` are words in a buffer; they are undefined where it is damaged.
-    """
+    """Restore a segment, as words; bytes of data used, or DAMAGED, with anything in it."""
     count = elements.size * 8 // BYTES[kind]
     mode, base, far, rare = _read_record(record)
     if mode > DENSE or far > count // 4 or rare > far:
@@ -302,15 +298,12 @@ def decode(kind: int, segment: int, records: Any, data: Any, elements: Any) -> i
     zeros = np.zeros(0 if kind == BF16 else segment // 8, np.uint64)
     room = np.empty(0 if kind == BF16 else segment // 4, np.uint64)
     work = (room, places, spots, zeros)
-    made = np.empty(BYTES[kind] * segment // 8, np.uint64)
-    target, begin = elements.view(np.uint64), 0
+    target, size, begin = elements.view(np.uint64), BYTES[kind] * segment // 8, 0
     for number in range(records.size // RECORD_BYTES):
-        part = target[number * made.size : (number + 1) * made.size]
+        part = target[number * size : (number + 1) * size]
         record = records[number * RECORD_BYTES : (number + 1) * RECORD_BYTES]
-        used = _decode_segment(kind, data[begin:], record, made[: part.size], work)
+        used = _decode_segment(kind, data[begin:], record, part, work)
         if used == DAMAGED:
             return DAMAGED
         begin += used
-        stream(made[: part.size], part, data[begin:])
-    fence()
     return begin

@@ -32,7 +32,7 @@ _REST = np.uint16(0x807F)
 """All bits of an element but its exponent."""
 
 _ZERO, _LAST = np.uint64(0), np.uint64(1)
-_3, _CODE = np.uint64(3), np.uint64(7)
+_3, _4, _CODE, _LANE = np.uint64(3), np.uint64(4), np.uint64(7), np.uint64(15)
 
 
 def _counting(name: str) -> Any:
@@ -93,7 +93,7 @@ def best_base(counts: Any, window: int) -> Any:
 
 
 @compiled
-def note_fixed(elements: Any, flags: Any, base: int, places: Any, room: Any) -> int:
+def note_fixed(elements: Any, flags: Any, base: Any, places: Any, room: Any) -> int:
     """Places and exponents beyond the window of 16, in order; DAMAGED if they do not fit.
 
     Args:
@@ -170,6 +170,13 @@ def note_dense(elements: Any, step: int, places: Any, exponents: Any) -> None:
 
 
 @compiled
+def _turn(elements: Any, lanes: Any, number: Any, how: Any) -> None:
+    """Change the element that has this number in the planes, which have so many lanes each."""
+    place = np.uint64(number)
+    elements[(place & _LANE) * lanes + (place >> _4)] ^= how
+
+
+@compiled
 def fix_dense(elements: Any, codes: Any, places: Any, far: Any, spots: Any) -> int:
     """Turn the exponents at these places into those that codes stand for; DAMAGED if not so many.
 
@@ -181,20 +188,25 @@ def fix_dense(elements: Any, codes: Any, places: Any, far: Any, spots: Any) -> i
             turns it into each of those that are not in it, as many as there are.
         spots: for places of those; longer than `places`.
     """
-    lanes, (palette, rare), left = elements.size // 16, far, 0
-    for group in range(codes.size):
-        word, begin = codes[group], FAR_IN_WORD * group
-        for found in range(begin, min(begin + FAR_IN_WORD, places.size)):
-            code, number = word & _CODE, np.int64(places[found])
+    lanes, (palette, rare), left = np.uint64(elements.size // 16), far, 0
+    whole = places.size // FAR_IN_WORD * FAR_IN_WORD
+    for begin in range(0, whole, FAR_IN_WORD):
+        word = codes[begin // FAR_IN_WORD]
+        for found in range(begin, begin + FAR_IN_WORD):
+            code = word & _CODE
             word >>= _3
-            elements[(number & 15) * lanes + (number >> 4)] ^= palette[code]
+            _turn(elements, lanes, places[found], palette[code])
             spots[left] = found
             left += code == _CODE
+    for found in range(whole, places.size):
+        code = codes[codes.size - 1] >> np.uint64(3 * (found - whole)) & _CODE
+        _turn(elements, lanes, places[found], palette[code])
+        spots[left] = found
+        left += code == _CODE
     if left != rare.size:
         return DAMAGED
     for spot in range(left):
-        number = np.int64(places[spots[spot]])
-        elements[(number & 15) * lanes + (number >> 4)] ^= rare[spot]
+        _turn(elements, lanes, places[spots[spot]], rare[spot])
     return 0
 
 

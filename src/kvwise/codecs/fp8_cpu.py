@@ -125,7 +125,7 @@ def _decode(kind: Kind, form: Form) -> Any:
 
     @compiled
     def decode(data: Any, scales: Any, shape: Any, raw: Any, words: Any) -> Any:
-        """Restore all tensors; 0, or DAMAGED."""
+        """Restore all tensors; bytes of data used, or DAMAGED."""
         tensor, heads, run = shape
         tensor_bytes, begin = tensor * word_bytes, 0
         for number in range(words.size // tensor):
@@ -143,6 +143,6 @@ def _decode(kind: Kind, form: Form) -> Any:
                 if left < tensor or not restore(data[begin : begin + tensor], own, run, part):
                     return DAMAGED
                 begin += tensor
-        return 0 if begin == data.size else DAMAGED
+        return begin
 
     return decode

@@ -210,7 +210,7 @@ def _decode(kind: Kind) -> Any:
 
     @compiled
     def decode(data: Any, scales: Any, shape: Any, raw: Any, words: Any) -> Any:
-        """Restore all tensors; 0, or DAMAGED."""
+        """Restore all tensors; bytes of data used, or DAMAGED."""
         tensor, begin = shape[0], 0
         blocks, tensor_bytes = tensor // BLOCK_ELEMENTS, tensor * word_bytes
         stored_bytes = blocks + blocks * PAIRS
@@ -230,6 +230,6 @@ def _decode(kind: Kind) -> Any:
                 if not restore(data[begin : begin + stored_bytes], scales[number], blocks, part):
                     return DAMAGED
                 begin += stored_bytes
-        return 0 if begin == data.size else DAMAGED
+        return begin
 
     return decode

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvwise.codecs.base import BLOCK_BYTES, Buffers, scratch, total_bytes
+from kvwise.codecs.base import BLOCK_BYTES, Buffers, total_bytes
 from kvwise.codecs.elements import Elements, Kind
-from kvwise.codecs.pieces import joined, spread, whole
+from kvwise.codecs.memory import Bytes, Rooms, cut, fill, joined, merged, scatter, spans
 from kvwise.errors import ConfigError, FrameError
 
 VERSION = 1
@@ -48,7 +47,8 @@ class Loops:
     Attributes:
         word: numpy's type of what the loops read and write of a payload.
         encode: (payload, the same in words, shape, scales, data) to the bytes of data used.
-        decode: (data, scales, shape, payload, the same in words) to 0 or `DAMAGED`.
+        decode: (data, scales, shape, payload, the same in words) to the bytes of data used, or
+            `DAMAGED`.
     """
 
     word: Any
@@ -74,6 +74,10 @@ class Shape:
         elements = self.elements
         return elements.tensor_elements, elements.heads, elements.run_elements
 
+    def scales_bytes(self, tensors: Bytes) -> int:
+        """Bytes of the scales of some whole tensors."""
+        return tensors.size // self.tensor_bytes * self.elements.heads * _SCALE_BYTES
+
 
 class Scaled:
     """The part of a codec that knows the layout; its loops know what a code is."""
@@ -84,6 +88,7 @@ class Scaled:
         """`loops` gives those of a shape; it raises FrameError where there are none."""
         self._shape = shape
         self._loops = loops
+        self._rooms = Rooms()
 
     @staticmethod
     def require(elements: Elements) -> None:
@@ -111,20 +116,24 @@ class Scaled:
         if not count:
             return payload
         loops, kind = self._loops(shape), shape.elements.kind
-        raw, begin = joined(payload), _data_begin(shape, count)
-        tensors, left = raw[: count * shape.tensor_bytes], raw[count * shape.tensor_bytes :]
-        room = np.frombuffer(scratch(begin + size_bytes), dtype=np.uint8)
-        scales, data = room[_HEADER.size : begin].view(np.float32), room[begin:]
-        words = tensors.view(loops.word)
-        end = begin + loops.encode(tensors, words, shape.numbers, scales, data)
-        if end + left.size + BLOCK_BYTES > size_bytes:
+        head, tail = cut(merged(payload), count * shape.tensor_bytes)
+        end = begin = _data_begin(shape, count)
+        room, scale_at = self._rooms.take(begin + size_bytes), _HEADER.size
+        for tensors, parts in spans(head, shape.tensor_bytes):
+            fill(tensors, parts)
+            own = room[scale_at : scale_at + shape.scales_bytes(tensors)].view(np.float32)
+            words = tensors.view(loops.word)
+            end += loops.encode(tensors, words, shape.numbers, own, room[end:])
+            scale_at += own.nbytes
+        size = end + sum(part.size for part in tail)
+        if size + BLOCK_BYTES > size_bytes:
             return payload
-        room[end : end + left.size] = left
+        fill(room[end:size], tail)
         number = next(number for number, one in KINDS.items() if one is kind)
         tensor, heads, run = shape.numbers
-        header = _HEADER.pack(VERSION, number, shape.form, 0, heads, size_bytes, tensor, run)
-        room[: _HEADER.size] = np.frombuffer(header, dtype=np.uint8)
-        return [room[: end + left.size].data]
+        header = VERSION, number, shape.form, 0, heads, size_bytes, tensor, run
+        _HEADER.pack_into(room.data, 0, *header)
+        return [room[:size].data]
 
     def decode(self, stored: Buffers, payload: Buffers) -> None:
         """Restore a payload, as nearly as the form can; any codec of the class reads any shape.
@@ -134,23 +143,24 @@ class Scaled:
         """
         room, size_bytes = joined(stored), total_bytes(payload)
         shape = _read_header(room, size_bytes)
-        loops = self._loops(shape)
-        count = size_bytes // shape.tensor_bytes
-        begin, tensors_bytes = _data_begin(shape, count), count * shape.tensor_bytes
-        left_bytes = size_bytes - tensors_bytes
-        if room.size < begin + left_bytes:
+        loops, count = self._loops(shape), size_bytes // shape.tensor_bytes
+        head, tail = cut(merged(payload), count * shape.tensor_bytes)
+        begin, end = _data_begin(shape, count), room.size - sum(part.size for part in tail)
+        if end < begin:
             raise FrameError(f"{room.size} bytes cannot hold {size_bytes} in {count} tensors")
-        scales, data = room[_HEADER.size : begin], room[begin : room.size - left_bytes]
-        found = whole(payload)
-        raw = np.empty(size_bytes, np.uint8) if found is None else found
-        tensors = raw[:tensors_bytes]
-        words = tensors.view(loops.word)
-        numbers = shape.numbers
-        if loops.decode(data, scales.view(np.float32), numbers, tensors, words) == DAMAGED:
-            raise FrameError("a tensor with scales is damaged")
-        raw[tensors_bytes:] = room[room.size - left_bytes :]
-        if found is None:
-            spread(raw, payload)
+        scale_at = _HEADER.size
+        for tensors, parts in spans(head, shape.tensor_bytes):
+            own = room[scale_at : scale_at + shape.scales_bytes(tensors)].view(np.float32)
+            words = tensors.view(loops.word)
+            used = loops.decode(room[begin:end], own, shape.numbers, tensors, words)
+            if used == DAMAGED:
+                raise FrameError("a tensor with scales is damaged")
+            scatter(tensors, parts)
+            scale_at += own.nbytes
+            begin += used
+        if begin != end:
+            raise FrameError("tensors with scales are followed by something else: damaged")
+        scatter(room[end:], tail)
 
 
 def kind_of(stored: Buffers) -> Kind | None:
@@ -173,7 +183,7 @@ def _fits(elements: Elements) -> bool:
     )
 
 
-def _read_header(room: NDArray[np.uint8], size_bytes: int) -> Shape:
+def _read_header(room: Bytes, size_bytes: int) -> Shape:
     """What a header says.
 
     Raises:

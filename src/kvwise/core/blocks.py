@@ -115,6 +115,10 @@ class Blocks:
             return columns.those(state, rows, State.ABSENT)
         return [row for row in rows if state[row] == State.ABSENT]
 
+    def memory_s(self) -> float:
+        """How long blocks stay unused in the arena, at present; without end if none has left."""
+        return self.shelves[DRAM].stay.seconds(self.reuse.uses.now_s)
+
     # --- changes ---
 
     def advance(self, now_ns: int) -> None:

@@ -196,6 +196,19 @@ class Governor:
         self._owed_bytes = owed_bytes - passed * size_bytes
         return min(passed, payable)
 
+    def payable(
+        self, now_ns: int, wait_s: float, waiting_bytes: int, size_bytes: int
+    ) -> int | None:
+        """How many objects can be written within a time after those that wait; None is any number.
+
+        What passes beyond that holds up others until memory gives it up unwritten.
+        """
+        if not self.per_day or not self._is_priced:
+            return None
+        self.pass_time(now_ns)
+        left_bytes = self.level_bytes + self.per_day / DAY_S * wait_s - waiting_bytes
+        return max(0, int(left_bytes / min(size_bytes, self.burst_bytes)))
+
     def ask(self, now_ns: int, size_bytes: int) -> Verdict:
         """Whether `size_bytes` may be written now; changes nothing but the passing of time."""
         self.pass_time(now_ns)

@@ -46,7 +46,8 @@ _HALF_LIFE_USES = 8192
 
 def kept(uses: int) -> float:
     """What is left of a count after so many uses of all classes."""
-    return 0.5 ** (uses / _HALF_LIFE_USES)
+    left: float = 0.5 ** (uses / _HALF_LIFE_USES)
+    return left
 
 
 def bucket_of(age_s: float) -> int:

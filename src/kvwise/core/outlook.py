@@ -131,6 +131,7 @@ class Outlook:
         self._to_come: dict[Kind, float] = {}
         self._later: dict[Kind, float] = {}
         self._asked = 0
+        self._usual = 1.0
         self._memory_s = self._stay_s = 0.0
 
     def look(self, known: Sequence[Kind], memory_s: float, stay_s: float) -> None:
@@ -140,12 +141,20 @@ class Outlook:
             for kind in reversed(known):
                 self._later[kind] = self._after(kind)
                 self._to_come[kind] = self._from(kind)
+        self._usual = 1 + self._later[known[0]]
         self._asked += 1
 
     def uses(self, hazards: Hazards, age_s: float, kind: Kind, horizon_s: float) -> float:
         """Uses to come of blocks that a request of a kind used, the next one within a time."""
         chance, counted = self._next_use(hazards, age_s, horizon_s)
         return counted + chance * self._after(kind)
+
+    def worth(self, hazards: Hazards, age_s: float, kind: Kind, horizon_s: float) -> float:
+        """Uses to come over those that are usual after a next one.
+
+        So it stays of one size while they are learned, and prices of yesterday say something today.
+        """
+        return self.uses(hazards, age_s, kind, horizon_s) / self._usual
 
     def _next_use(self, hazards: Hazards, age_s: float, horizon_s: float) -> tuple[float, float]:
         """The chance of a next use within a time, and for how much it counts on average."""

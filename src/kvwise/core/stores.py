@@ -289,6 +289,9 @@ class Stores:
             if bundle.value_s > 0:
                 each_bytes, why = bundle.size_bytes // count, Why.BUDGET
                 passed = governor.offer(world.now_ns, bundle.value_s, each_bytes, count)
+                waiting_bytes, wait_s = self.queues[tier].waiting_bytes, world.blocks.memory_s()
+                most = governor.payable(world.now_ns, wait_s, waiting_bytes, each_bytes)
+                passed = passed if most is None else min(passed, most)
             self._push(tier, bundle.rows[:passed])
             left -= passed
             if passed < count:

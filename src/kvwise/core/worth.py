@@ -16,7 +16,6 @@ from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
 from kvwise.core.outlook import Outlook
 from kvwise.core.reuse import FOREVER_S
-from kvwise.core.words import DRAM
 from kvwise.core.world import Space, World
 
 PRIORITY_BASE = 4.0
@@ -128,7 +127,7 @@ class Worth:
         if stamp in self._expected:
             return self._expected[stamp]
         hazards, age_s, horizon_s = reuse.hazards(stamp), reuse.uses.age_s(stamp), horizon_ns / 1e9
-        uses = self._outlooks[tier].uses(hazards, age_s, reuse.kind(stamp), horizon_s)
+        uses = self._outlooks[tier].worth(hazards, age_s, reuse.kind(stamp), horizon_s)
         self._expected[stamp] = found = hazards.chance(age_s, horizon_s), uses
         return found
 
@@ -136,8 +135,7 @@ class Worth:
         """A chain is looked at while blocks stay in memory and on a tier as they do at present."""
         self._expected.clear()
         blocks = self._world.blocks
-        memory_s = blocks.shelves[DRAM].stay.seconds(blocks.reuse.uses.now_s)
-        known = blocks.reuse.sessions.known
+        known, memory_s = blocks.reuse.sessions.known, blocks.memory_s()
         self._outlooks[tier].look(known, memory_s if memory_s < FOREVER_S else 0.0, stay_ns / 1e9)
 
     def saved_s(self, tier: int, space: Space, depth: int) -> float:

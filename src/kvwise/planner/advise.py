@@ -80,6 +80,7 @@ class Site:
         dram, drive: the kinds of tiers.
         dram_bytes: of a host, memory that a cache may have.
         drives, drive_bytes: of a host, how many, and how large.
+        snapshot_tokens: new tokens for each snapshot of a recurrent state; 0 for a model without.
     """
 
     model: Model
@@ -93,6 +94,7 @@ class Site:
     drive: TierPart
     drives: int
     drive_bytes: float
+    snapshot_tokens: float = 0.0
 
     @property
     def memory_bytes(self) -> float:
@@ -106,15 +108,20 @@ class Site:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of a token over all ranks, each stored once."""
-        return float(self.model.token_bytes(self.kept))
+        """Bytes of a token over all ranks, each stored once, with its share of a snapshot."""
+        shared = float(self.model.state_bytes(self.kept))
+        each = shared / self.snapshot_tokens if self.snapshot_tokens else 0.0
+        return float(self.model.token_bytes(self.kept)) + each
 
     @property
     def device_tokens(self) -> float:
         """Tokens whose KV fits beside the weights, on all hosts."""
         rank = self.model.of_rank(self.gpus)
         left = HBM_SHARE * self.hbm_bytes - self.model.weights * self.weight_bytes / self.gpus
-        return self.hosts * max(0.0, left) / float(rank.token_bytes(self.kept))
+        each = float(rank.token_bytes(self.kept))
+        if self.snapshot_tokens:
+            each += float(rank.state_bytes(self.kept)) / self.snapshot_tokens
+        return self.hosts * max(0.0, left) / each
 
 
 def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:
@@ -123,6 +130,8 @@ def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:
     if found[0].verdict is Verdict.NO:
         return found
     device = demand.saving(site.device_tokens)
+    if not site.device_tokens:
+        return [*found, _hbm(site, demand, device)]
     memory = demand.saving(max(site.device_tokens, site.memory_bytes / site.token_bytes))
     found += [_quantise(site, demand, device), _hbm(site, demand, device)]
     dram = _dram(site, demand, device, memory)
@@ -186,7 +195,8 @@ def _hbm(site: Site, demand: Demand, device: Saving) -> Decision:
         "of_computing": device.saved_s / demand.compute_s,
     }
     if not site.device_tokens:
-        why = f"the weights do not fit on {site.gpus} GPUs: give more of them, or smaller weights"
+        least = ceil(site.model.weights * site.weight_bytes / (HBM_SHARE * site.hbm_bytes))
+        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more"
         return Decision("hbm", Verdict.NO, why, numbers, "estimate")
     why = (
         f"{site.device_tokens / 1e6:.2f} M tokens fit beside the weights and hit "
@@ -209,7 +219,11 @@ def _dram(site: Site, demand: Demand, device: Saving, memory: Saving) -> Decisio
         "tokens_for_90_percent_of_hits": float(enough),
         "bytes_for_90_percent_of_hits": enough * site.token_bytes,
     }
-    size = _size(site.memory_bytes)
+    size = f"{_size(site.memory_bytes)} over all hosts"
+    if memory.capacity_tokens <= site.device_tokens:
+        held = _size(site.device_tokens * site.token_bytes)
+        why = f"{size} are no more than the GPUs hold, {held}: give more, or none"
+        return Decision("dram", Verdict.NO, why, numbers, "estimate")
     if gain < GAIN_MIN or speedup < MARGIN:
         slow = speedup < MARGIN
         what = "loading is no quicker than computing" if slow else f"{size} save {gain:.1%} more"
@@ -243,6 +257,8 @@ def _nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         "dwpd_rated": site.drive.dwpd,
         "years_writing_everything": LIFE_YEARS * budget / written if written else 0.0,
     }
+    if not site.drives:
+        return Decision("nvme", Verdict.NO, "no drives are given", {}, "trace")
     if memory.share >= ENOUGH or gain < GAIN_MIN:
         why = (
             f"memory has {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
@@ -261,8 +277,8 @@ def _nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         ""
         if years >= LIFE_YEARS
         else (
-            f"; writing everything would wear them out in {years:.1f} years, so writes need the "
-            "budget that kvwise keeps to"
+            f"; writing everything would wear them out in {years:.1f} years: the budget of their "
+            f"rating pays for {budget / written:.0%} of what is new, and for less of the gain"
         )
     )
     why = f"{gain:.0%} of computing more, with hits there {speedup:.1f} times as soon{worn}"
@@ -328,7 +344,7 @@ def _compression(site: Site, demand: Demand, disk: Decision) -> Decision:
     """Whether a lossless codec on the drives would tell."""
     if disk.verdict is not Verdict.YES:
         return Decision(
-            "compression", Verdict.NO, "there are no drives to compress for", {}, "trace"
+            "compression", Verdict.NO, "no drives are used, so none are to be spared", {}, "trace"
         )
     if site.kept.kv is not Precision.BF16:
         why = f"KV in {site.kept.kv.name} hardly shrinks any more"

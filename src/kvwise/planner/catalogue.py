@@ -32,7 +32,7 @@ def find_model(said: str) -> Model:
     for short, fields in known.items():
         if fields["repository"].lower() == name:
             return model_of(short, fields_of(short))
-    if path.exists():
+    if name and path.exists():
         return read_config(path)
     near = get_close_matches(name.split("/")[-1], known, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvwise.errors import ConfigError
 from kvwise.planner.compute import all_weights, work_of
-from kvwise.planner.fields import LAYERS_MAX, Fields
+from kvwise.planner.fields import LAYERS_MAX, Fields, read_bounded
 from kvwise.planner.shapes import Kind, Layer, Model, Precision
 from kvwise.planner.work import Work
 
@@ -22,6 +22,9 @@ NESTED = ("text_config", "llm_config")
 
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
 """Where a configuration says to how many experts a token is sent."""
+
+ALWAYS_WINDOWED = ("mistral", "mixtral")
+"""Families in which a window is used wherever one is given."""
 
 CONFIG_BYTES_MAX = 64 * 1024 * 1024
 
@@ -35,9 +38,7 @@ def read_config(path: Path) -> Model:
     if path.is_dir():
         path /= "config.json"
     try:
-        if path.stat().st_size > CONFIG_BYTES_MAX:
-            raise ConfigError(f"{path} is too large for a config.json")
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bounded(path, CONFIG_BYTES_MAX))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -63,8 +64,9 @@ def model_of(name: str, values: object) -> Model:
         )
     fields = Fields(name, inner)
     layers = reader(fields)
-    if not 1 <= len(layers) <= LAYERS_MAX:
-        raise fields.error(f"{len(layers)} layers cannot be")
+    said = fields.layers() if fields.get("num_hidden_layers") is not None else len(layers)
+    if not 1 <= len(layers) <= LAYERS_MAX or len(layers) != said:
+        raise fields.error(f"{len(layers)} layers are described, and num_hidden_layers is {said}")
     work, why_no_work = _work(family, fields, layers)
     return Model(
         name=name,
@@ -189,14 +191,32 @@ def _mamba2(fields: Fields) -> Layer:
 
 
 def _plain(fields: Fields) -> list[Layer]:
-    """Every layer attends to everything."""
-    return [_full(fields)] * fields.layers()
+    """Every layer attends to everything, unless the configuration gives some of them a window.
+
+    It does so by `layer_types`, by `use_sliding_window` for layers from `max_window_layers` on, or,
+    in Mistral's families, by a `sliding_window` alone.
+    """
+    count = fields.layers()
+    if fields.get("layer_types") is not None:
+        return _alternating(fields)
+    if fields.get("sliding_window") is None:
+        return [_full(fields)] * count
+    wanted = fields.get("use_sliding_window")
+    if wanted is None and fields.get("model_type") in ALWAYS_WINDOWED:
+        return [_window(fields)] * count
+    if not wanted:
+        return [_full(fields)] * count
+    first = fields.number("max_window_layers", 0, least=0)
+    return [_full(fields) if at < first else _window(fields) for at in range(count)]
 
 
 def _alternating(fields: Fields) -> list[Layer]:
     """`layer_types` says which layers have a window."""
-    types = {"full_attention": _full(fields), "sliding_attention": _window(fields)}
-    return _by_type(fields, types, fields.names("layer_types"))
+    types = {"full_attention": _full(fields)}
+    names = fields.names("layer_types")
+    if "sliding_attention" in names:
+        types["sliding_attention"] = _window(fields)
+    return _by_type(fields, types, names)
 
 
 def _gemma4(fields: Fields) -> list[Layer]:
@@ -264,7 +284,7 @@ def _compressed(fields: Fields) -> list[Layer]:
     window = fields.number("sliding_window")
     count, layers = fields.layers(), []
     for ratio in fields.names("compress_ratios")[:count]:
-        if ratio not in (0, 4, 128):
+        if not isinstance(ratio, int) or ratio not in (0, 4, 128):
             raise fields.error(f"a compress_ratio of {ratio!r:.40} is not known")
         overlaps = ratio == 4
         pending = 2 * ratio if overlaps else ratio
@@ -297,7 +317,8 @@ def _kimi_linear(fields: Fields) -> list[Layer]:
         head_elements=fields.number("kv_lora_rank") + fields.number("qk_rope_head_dim"),
     )
     full, count = linear.names("full_attn_layers"), fields.layers()
-    if sorted(map(str, full + linear.names("kda_layers"))) != sorted(map(str, range(1, count + 1))):
+    named = [at for at in full + linear.names("kda_layers") if isinstance(at, int)]
+    if sorted(named) != list(range(1, count + 1)):
         raise fields.error("linear_attn_config does not name every layer once")
     return [latent if at in full else state for at in range(1, count + 1)]
 

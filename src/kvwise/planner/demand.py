@@ -73,6 +73,11 @@ class Demand:
         return self._reuse.distinct_blocks * self._trace.block_tokens / self.span_s * DAY_S
 
     @property
+    def new_tokens_per_request(self) -> float:
+        """Tokens of a request that were not there before, in the mean."""
+        return self._reuse.distinct_blocks * self._trace.block_tokens / len(self._tokens)
+
+    @property
     def twice_tokens_per_day(self) -> float:
         """The same of blocks that come a second time."""
         again = self._reuse.distinct_blocks - self._reuse.once_blocks

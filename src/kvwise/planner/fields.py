@@ -1,11 +1,13 @@
-"""The fields of a model's configuration. What is missing or wrong is named; nothing is computed."""
+"""The fields of a model's configuration. What is missing or wrong is named."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kvwise.errors import ConfigError
+from kvwise.units import format_size
 
 LAYERS_MAX = 10_000
 NUMBER_MAX = 1 << 31
@@ -23,8 +25,10 @@ class Fields:
         """A field as it is, None where it is missing."""
         return self._values.get(field)
 
-    def number(self, field: str, default: int | None = None, *, most: int = NUMBER_MAX) -> int:
-        """A field that must be a whole number from 1.
+    def number(
+        self, field: str, default: int | None = None, *, least: int = 1, most: int = NUMBER_MAX
+    ) -> int:
+        """A field that must be a whole number, from 1 unless `least` says otherwise.
 
         Raises:
             ConfigError: it is missing, or is none.
@@ -32,8 +36,8 @@ class Fields:
         value = self._values.get(field)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            said = "is missing" if value is None else f"is {value!r:.40}, not 1 to {most}"
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            said = "is missing" if value is None else f"is {value!r:.40}, not {least} to {most}"
             raise self.error(f"{field} {said}")
         return value
 
@@ -74,3 +78,19 @@ class Fields:
     def error(self, what: str) -> ConfigError:
         """What is wrong with it, for raising."""
         return ConfigError(f"{self.name}: {what}")
+
+
+def read_bounded(path: Path, size_bytes: int) -> bytes:
+    """What is in a file, if it is one and not larger.
+
+    Raises:
+        ConfigError: it is no regular file, or is larger.
+        OSError: it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no regular file")
+    with path.open("rb") as file:
+        found = file.read(size_bytes + 1)
+    if len(found) > size_bytes:
+        raise ConfigError(f"{path} is larger than {format_size(size_bytes)}")
+    return found

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvwise.errors import ConfigError
+from kvwise.planner.fields import read_bounded
 
 MARKS = ("measured", "spec", "assumed")
-RATE_MAX = 1e9
+RATE_MIN, RATE_MAX = 1e-3, 1e9
+"""Bounds of what must be given: rates and sizes beyond are a slip of the pen."""
 FILE_BYTES_MAX = 1 << 20
 
 
@@ -123,9 +125,7 @@ def read_hardware(path: Path | None = None) -> Hardware:
 def _own(path: Path) -> dict[str, Any]:
     """The contents of a file."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"{path} is too large to describe hardware")
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(read_bounded(path, FILE_BYTES_MAX).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -173,11 +173,11 @@ def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
 
 
 def _fits(value: object, field: Field[Any]) -> bool:
-    """Whether a value is what a field takes; what must be given must be more than 0."""
+    """Whether a value is what a field takes; what must be given has a least value."""
     if field.type == "bool":
         return isinstance(value, bool)
     if field.type == "str":
         return isinstance(value, str)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return (value > 0 if field.default is MISSING else value >= 0) and value <= RATE_MAX
+    return (value >= RATE_MIN if field.default is MISSING else value >= 0) and value <= RATE_MAX

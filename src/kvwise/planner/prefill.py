@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kvwise.errors import ConfigError
 from kvwise.planner.hardware import Gpu
-from kvwise.planner.shapes import Kind, Model
+from kvwise.planner.shapes import Kind, Model, Precisions
 
 ERROR_MEDIAN, ERROR_MOST = 0.06, 0.5
 """On the times that it was fitted to."""
@@ -47,9 +47,11 @@ class Prefill:
     def __post_init__(self) -> None:
         """Refuse what has no estimate."""
         if not self.model.work:
-            raise ConfigError(f"{self.model.why_no_work}; hint: leave out --gpu")
-        if not self.gpu.bf16_tflops:
-            raise ConfigError(f"{self.gpu.name} has no bf16_tflops")
+            raise ConfigError(
+                f"{self.model.why_no_work}; hint: 'kvwise model' without --gpu shows its bytes"
+            )
+        if not self.model.token_bytes(Precisions()):
+            raise ConfigError(f"{self.model.name} has no KV that grows with a prompt to load")
 
     def seconds(self, tokens: int) -> float:
         """Estimated seconds to compute a prompt of so many tokens, alone."""

@@ -280,10 +280,10 @@ class DiskTier:
     def _draft(self, record: Record, buffers: Buffers) -> Draft:
         """What to write for an object."""
         codec, form = self._codecs.writer(record.form), record.form
-        with self._meters.coding(Work.ENCODE, form.coding, record.raw_bytes):
+        with self._meters.coding(Work.ENCODE, lambda: form.coding, record.raw_bytes):
             stored = codec.encode(buffers)
         if form.trial and stored is not buffers:
-            decoding = self._meters.coding(Work.DECODE, form.coding, record.raw_bytes)
+            decoding = self._meters.coding(Work.DECODE, lambda: form.coding, record.raw_bytes)
             with self._trial.memory(record.raw_bytes) as memory, decoding:
                 codec.decode(stored, [memory])
         draft = Draft(record, stored, PLAIN.id if stored is buffers else codec.id)

@@ -61,15 +61,19 @@ class Meters:
                 link.size_bytes += size_bytes
 
     @contextmanager
-    def coding(self, work: Work, coding: Coding, size_bytes: int) -> Iterator[None]:
-        """A thread encodes or decodes a payload; nothing is counted if it fails, or copies."""
+    def coding(self, work: Work, coding: Callable[[], Coding], size_bytes: int) -> Iterator[None]:
+        """A thread encodes or decodes a payload; nothing is counted if it fails, or copies.
+
+        Finding out which coding it is counts as well: who uses codecs pays for that too.
+        """
         start_ns = self._clock_ns()
         yield
+        found = coding()
         elapsed_ns = self._clock_ns() - start_ns
-        if coding is Coding.PLAIN:
+        if found is Coding.PLAIN:
             return
         with self._lock:
-            total = self._spent.setdefault((work, coding), [0, 0])
+            total = self._spent.setdefault((work, found), [0, 0])
             total[0] += size_bytes
             total[1] += elapsed_ns
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Buffers, total_bytes
@@ -149,7 +150,7 @@ class Part:
             raise FrameError("the payload's checksum does not hold")
         if not in_place:
             codecs.require(codec.id, stored)
-            with meters.coding(Work.DECODE, coding_of(codec.id, stored), want.raw_bytes):
+            with meters.coding(Work.DECODE, partial(coding_of, codec.id, stored), want.raw_bytes):
                 codec.decode(stored, want.buffers)
 
 
