@@ -168,10 +168,13 @@ class Codecs:
     def require(self, number: int, stored: Buffers) -> None:
         """See that nothing has to be compiled to decode these bytes, which hold what was written.
 
+        Whoever gave a codec of their own answers for that one.
+
         Raises:
             TierError: loops for their kind of element are not there, as in `reader`.
         """
-        kind = kind_of(stored) if number in _LOSSY else None
+        asked = number in _LOSSY and number != self._first.id
+        kind = kind_of(stored) if asked else None
         if kind is not None and (number, kind) not in self._kinds:
             raise self._unready(number)
 
