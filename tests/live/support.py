@@ -133,12 +133,18 @@ class Served:
         return status
 
 
-def spawn(config: Config, folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Served:
-    """Start `kvwise serve` and wait until it is ready."""
+def spawn(
+    config: Config,
+    folder: Path,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    program: tuple[str, ...] = ("-m", "kvwise"),
+) -> Served:
+    """Start `kvwise serve`, or what Python makes of another program, and wait until it is ready."""
     file = folder / "kvwise.toml"
     file.write_text(configuration.render(config))
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvwise", "serve", "--json", "--config", str(file), *arguments],
+        [sys.executable, *program, "serve", "--json", "--config", str(file), *arguments],
         stdin=stdin,
         stdout=subprocess.PIPE,
         text=True,

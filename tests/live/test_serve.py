@@ -124,12 +124,22 @@ def test_the_ready_line_can_be_read(tmp_path: Path) -> None:
     assert "SIGINT: writing what was deferred" in errors
 
 
+FROZEN = """
+import runpy, time
+from kvwise.tiers.segments import Directory
+append = Directory.append
+def frozen(self, *arguments):
+    time.sleep(60)
+    return append(self, *arguments)
+Directory.append = frozen
+runpy.run_module("kvwise", run_name="__main__", alter_sys=True)
+"""
+"""A daemon whose drive answers no write for a minute."""
+
+
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """Whoever does not want to wait for deferred writes need not: a frozen write ends too."""
-    config = settings(tmp_path, disk=True, write_per_day="8MiB")
-    with served(config, tmp_path) as crashed:  # and leaves an empty bucket
-        crashed.send(signal.SIGKILL)
-    daemon = spawn(config, tmp_path)
+    daemon = spawn(settings(tmp_path, disk=True), tmp_path, program=("-c", FROZEN))
     client = daemon.client()
     client.join(SPACE)
     keys = prompt(1, 20)
