@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from kvwise.codecs import frame
+from kvwise.codecs.elements import Kind
+from kvwise.codecs.exponent import Exponent, mode_of
 from kvwise.codecs.frame import HEADER_BYTES, MAGIC, Header
 from kvwise.core.keys import ROOT
 
@@ -57,13 +61,17 @@ def records(paths: Iterable[Path]) -> list[Found]:
 
 
 def chains(paths: Iterable[Path]) -> list[list[Found]]:
-    """The records of each first chunk and of what follows it, in the order of their writing."""
-    grown: dict[bytes, list[Found]] = {}
-    for one in records(paths):
-        chain = grown.get(one.header.parent, []) if one.header.parent != ROOT else []
-        chain.append(one)
-        grown[one.header.key] = chain
-    return [chain for key, chain in grown.items() if chain[0].header.key == key]
+    """The records of each first chunk and of what follows it, first chunks as they were written."""
+    every = records(paths)
+    after = {one.header.parent: one for one in every if one.header.parent != ROOT}
+    found = []
+    for one in every:
+        if one.header.parent == ROOT:
+            chain = [one]
+            while chain[-1].header.key in after:
+                chain.append(after[chain[-1].header.key])
+            found.append(chain)
+    return found
 
 
 def flip_payload(record: Found) -> None:
@@ -89,10 +97,25 @@ def rename_key(record: Found) -> None:
 
 
 def forge(record: Found) -> None:
-    """Every bit of the payload is another one, and the checksums are right."""
-    payload = bytes(byte ^ 0xFF for byte in record.read())
+    """The payload is another one, and the checksums are right, also where a codec wrote it."""
+    if record.header.codec == Exponent.id:
+        payload = _other_numbers(record)
+    else:
+        payload = bytes(byte ^ 0xFF for byte in record.read())
+    assert len(payload) == record.header.stored_bytes
     checksum = frame.checksum([payload])
     record.write(0, frame.pack(replace(record.header, payload_checksum=checksum)) + payload)
+
+
+def _other_numbers(record: Found) -> bytes:
+    """What the codec makes of 32-bit floats 2**40 times as large: as many bytes."""
+    stored = memoryview(record.read())
+    mode = mode_of([stored])
+    assert mode is not None
+    codec, payload = Exponent(mode, Kind.FP32), bytearray(record.header.raw_bytes)
+    codec.decode([stored], [memoryview(payload)])
+    others = np.frombuffer(payload, "<u4") + np.uint32(40 << 23)
+    return b"".join(codec.encode([memoryview(others.tobytes())]))
 
 
 Damage = Callable[[Found], None]

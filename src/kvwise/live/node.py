@@ -51,6 +51,10 @@ DISK_LATENCY_S = 5e-4
 """First guesses for the disk, about one NVMe drive of a cloud machine; measuring replaces them."""
 
 LEASE_TTL_NS = 30 * NS_PER_S
+READY_S = 5.0
+"""How long a start waits for the codecs that wrote what is on disk: a second where they are kept as
+machine code, and in vain where they have to be compiled; then they come when they are there."""
+
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""
 
@@ -118,7 +122,9 @@ class Node:
             if wanted or self._codecs.missing:
                 lossy = [one for one in brain.codings if not one.lossless]
                 self._lossy.update((one, kind) for one in lossy for kind in Kind)
-            self._equip({}, self._codecs.missing)
+            reading = self._equip({}, self._codecs.missing)
+            if reading is not None:
+                reading.join(READY_S)
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
@@ -239,7 +245,9 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _equip(self, codings: dict[Coding, Elements], numbers: Iterable[int] = ()) -> None:
+    def _equip(
+        self, codings: dict[Coding, Elements], numbers: Iterable[int] = ()
+    ) -> threading.Thread | None:
         """Have codecs compiled on a thread of their own, and tell the brain when they are there.
 
         Whatever goes wrong with that, there are no codecs from then on, and the log says why.
@@ -263,8 +271,11 @@ class Node:
             if self.pump.is_sound and (codings or failure):
                 self.pump.handle([Equipped(now_ns(), () if failure else tuple(codings))])
 
-        if codings or numbers:
-            threading.Thread(target=equip, name="kvwise-codecs", daemon=True).start()
+        if not codings and not numbers:
+            return None
+        thread = threading.Thread(target=equip, name="kvwise-codecs", daemon=True)
+        thread.start()
+        return thread
 
     def _tell(self, number: int, found: Found) -> None:
         """Tell the brain of some records."""
