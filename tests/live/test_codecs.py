@@ -135,7 +135,7 @@ def test_without_numba_codecs_say_so(
     """One line names what to install, and the reason is seen in the status and in metrics."""
     monkeypatch.setattr(forms, "find_spec", lambda _: None)
     with caplog.at_level(logging.WARNING):
-        config = settings(tmp_path, disk=True, dram_size=8 * RAW)
+        config = settings(tmp_path, disk=True, dram_size=8 * RAW, disk_codec="auto")
         node = Node(config)
     assert [r.message for r in caplog.records if "kvwise[codecs]" in r.message] != []
     store = Store(node, Session(node, "engine"))

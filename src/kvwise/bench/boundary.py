@@ -321,6 +321,7 @@ def _daemon(options: BoundaryOptions, progress: Progress) -> Iterator[tuple[Talk
                 "KVWISE_PLAN_POLICY": "load",
                 "KVWISE_WRITE_MIN_CHANCE": "0",
                 "KVWISE_EVICT_POLICY": "lru",
+                "KVWISE_DISK_CODEC": "auto",
                 "KVWISE_DISK_IO": options.io,
                 "KVWISE_DISK_MIN_FREE": str(MIB),
             },

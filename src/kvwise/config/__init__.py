@@ -100,7 +100,7 @@ class Disk:
     dwpd: float = _key(0.0, NUMBER, "drive writes per day the drives are rated for; 0: no limit")
     write_amplification: float = _key(1.0, NUMBER, "bytes that drives write for each byte given")
     codec: str = _key(
-        "auto",
+        "off",
         words("auto", "off", "fixed", "dense"),
         "auto: as objects come sooner; off: as they are; fixed, dense: always so",
     )
