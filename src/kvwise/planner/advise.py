@@ -364,7 +364,7 @@ def _compression(site: Site, demand: Demand, disk: Decision) -> Decision:
     }
     why = (
         f"a quarter fewer bytes to write and read, as long as {threads} threads of a host may "
-        f"decode to keep up with {link:.0f} GB/s; kvwise turns it off where it does not pay"
+        f"decode to keep up with {link:.0f} GB/s; disk.codec = auto finds out"
     )
     return Decision("compression", Verdict.MAYBE, why, numbers, "assumed")
 
