@@ -129,6 +129,19 @@ def test_memory_is_really_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert os.sched_getaffinity(0) == before
 
 
+def test_memory_is_not_taken_where_that_would_be_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A control group with little memory is left in peace, and named."""
+    monkeypatch.setattr(memory, "working_set_bytes", lambda *, copies: 16 * MIB // copies)
+    files = {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/memory.max": str(20 * MIB)}
+
+    found = memory.measure_memory(host(tmp_path, files), time.monotonic() + WAIT_S, silent)
+
+    assert found.rows == []
+    assert "the control group may use 20.0 MiB in all; hint:" in found.skipped[0]
+
+
 # --- disk ----------------------------------------------------------------------------------------
 
 
