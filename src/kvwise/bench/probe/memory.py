@@ -17,8 +17,8 @@ from functools import partial
 from kvwise.bench.probe.limits import Found, Tell, figure, left_s, rounds
 from kvwise.bench.yardstick import Memory, gbps, working_set_bytes
 from kvwise.errors import ConfigError
-from kvwise.host import Host, number_list
-from kvwise.units import MIB
+from kvwise.host import Host, control_group_limits, number_list
+from kvwise.units import MIB, format_size
 
 OBJECT_BYTES = 2 * MIB
 """What is copied at once: an object of a usual model."""
@@ -56,10 +56,26 @@ def measure_memory(host: Host, end_s: float, tell: Tell) -> Found:
             continue
         share_s = left_s(end_s) / (len(nodes) - at)
         try:
+            _require_memory(host)
             found.add(_measure_node(node, time.monotonic() + share_s, tell))
         except (ConfigError, OSError, MemoryError) as error:
             found.skipped.append(f"memory of node {node.number}: {error}")
     return found
+
+
+def _require_memory(host: Host) -> None:
+    """Refuse where the kernel would end this process for what it takes.
+
+    Raises:
+        ConfigError: the control group allows too little beside what is there already.
+    """
+    wanted = 2 * working_set_bytes(copies=2)
+    limit = min(control_group_limits(host), default=0)
+    if limit and 2 * wanted > limit:
+        raise ConfigError(
+            f"{format_size(wanted)} of memory are needed, and the control group may use "
+            f"{format_size(limit)} in all; hint: raise its limit, or run this outside of it"
+        )
 
 
 def _measure_node(node: Node, end_s: float, tell: Tell) -> Found:
