@@ -13,8 +13,8 @@ import pytest
 
 from kvwise import cli
 from kvwise.bench import tiers
-from kvwise.engines.host_copy import HostCopier
 from kvwise.cli.bench import BENCHES
+from kvwise.engines.host_copy import HostCopier
 from tests.live.support import eventually
 
 
