@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.plan_check import checking, validate
 from kvwise.cli.plan_options import Said, planning, site_of
 from kvwise.cli.plan_page import render
 from kvwise.cli.plan_text import show
@@ -21,7 +22,7 @@ from kvwise.planner.advise import advise
 from kvwise.planner.catalogue import find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.prefill import Prefill
+from kvwise.planner.oracle import oracle_of
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.sim.trace.distance import measure_reuse
 from kvwise.sim.trace.read import read
@@ -35,9 +36,11 @@ Examples:
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
   kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --html plan.html
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
+  kvwise plan --validate --trace mine.jsonl --times here.csv
 """
 )
 @planning
+@checking
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -53,20 +56,22 @@ def command(
     Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
     are for 'kvwise sim --stack'.
     """
+    if said["validate"]:
+        return validate(files, options_of(said), said, as_json=as_json)
     take_kills_as_ctrl_c()
     known = read_hardware(said["hardware"])
     model = find_model(model_name)
     chosen = Precision[said["kv"].upper()] if said["kv"] else model.declared or Precision.BF16
-    prefill = Prefill(model, known.gpu(said["gpu"]), said["tp"])
+    oracle = oracle_of(said["recompute"], model, known.gpu(said["gpu"]), said["tp"])
     with Terminal(Console(stderr=True)) as progress:
         trace = read(files, options_of(said), progress.now)
         reuse = measure_reuse(trace, progress.now)
         if not reuse.input_blocks:
             raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
-        demand = Demand(trace, reuse, prefill)
+        demand = Demand(trace, reuse, oracle)
         site = site_of(model, Precisions(chosen), known, said, demand)
         decisions = advise(site, demand, progress.now)
-    told = told_of(site, demand, prefill, decisions) | pictured(site, demand, prefill, known)
+    told = told_of(site, demand, oracle, decisions) | pictured(site, demand, oracle, known)
     page = said["html"]
     if page is not None:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from kvwise.cli.options import giving
+from kvwise.cli.plan_check import Checking, ToPlan
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
 from kvwise.planner.advise import Site
@@ -25,7 +26,7 @@ BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
 
-class Said(Reading):
+class Said(Reading, Checking):
     """What the options say of host and trace."""
 
     gpu: str
@@ -44,15 +45,21 @@ class Said(Reading):
 planning = giving(
     [
         click.option(
-            "--model", "model_name", metavar="MODEL", required=True, help="See 'kvwise model'."
+            "--model",
+            "model_name",
+            cls=ToPlan,
+            metavar="MODEL",
+            required=True,
+            help="See 'kvwise model'.",
         ),
-        click.option("--gpu", metavar="NAME", required=True, help="What computes."),
+        click.option("--gpu", cls=ToPlan, metavar="NAME", required=True, help="What computes."),
         click.option(
             "--tp", type=click.IntRange(1, 4096), default=1, help="GPUs of a host, one engine."
         ),
         click.option(
             "--trace",
             "files",
+            cls=ToPlan,
             multiple=True,
             required=True,
             type=click.Path(exists=True, path_type=Path),

@@ -45,11 +45,10 @@ def show(told: dict[str, Any], decisions: Sequence[Decision], console: Console) 
         console.print(f"  {escape(told['serve'])}", soft_wrap=True)
     for note in told["notes"]:
         console.print(escape(note), style="bold", soft_wrap=True)
-    estimate = told["estimate"]
     console.print(
-        f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. Computing "
-        f"is estimated, {estimate['error_median']:.0%} wrong in the middle where it could be "
-        f"checked. Nobody waits for anybody here: 'kvwise sim --stack' plays queues through. "
-        "--json has the numbers behind each line, and where those of the hardware are from.",
+        f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. "
+        f"{escape(told['estimate']['said'])} Nobody waits for anybody here: 'kvwise sim --stack' "
+        "plays queues through. --json has the numbers behind each line, and where those of the "
+        "hardware are from.",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""What `kvwise plan` answers, as one value: for JSON, for text and for the page. It decides nothing.
+"""What `kvwise plan` answers, as one value: for JSON, text and the page. It decides nothing.
 
 Names are those of `kvwise plan --json`.
 """
@@ -16,13 +16,13 @@ from kvwise.cli.model import TOKENS, loading
 from kvwise.planner.advise import Decision, Site, Verdict
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import Hardware
-from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
+from kvwise.planner.oracle import Oracle, estimate_of
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
 
 
 def told_of(
-    site: Site, demand: Demand, prefill: Prefill, decisions: Sequence[Decision]
+    site: Site, demand: Demand, oracle: Oracle, decisions: Sequence[Decision]
 ) -> dict[str, Any]:
     """The whole answer."""
     return {
@@ -31,20 +31,20 @@ def told_of(
         "model": site.model.name,
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
-        "gpu": prefill.gpu.name,
+        "gpu": oracle.gpu.name,
         "gpus_per_host": site.gpus,
         "hosts": site.hosts,
         "engines_busy_with_prefill": demand.engines,
         "typical_prompt_tokens": demand.typical_tokens,
         "typical_prompt_s": demand.computing_one(demand.typical_tokens),
-        "estimate": {"by": "roofline", "error_median": ERROR_MEDIAN, "error_most": ERROR_MOST},
+        "estimate": estimate_of(oracle, demand.longest_tokens).told(),
         "hardware": {
             one.name: {
                 "as_of": one.origin.as_of,
                 "mark": one.origin.mark,
                 "from": one.origin.source,
             }
-            for one in (prefill.gpu, site.dram, site.drive)
+            for one in (oracle.gpu, site.dram, site.drive)
         },
         "decisions": [
             {
@@ -62,7 +62,7 @@ def told_of(
 
 
 def pictured(
-    site: Site, demand: Demand, prefill: Prefill, known: Hardware
+    site: Site, demand: Demand, oracle: Oracle, known: Hardware
 ) -> dict[str, list[dict[str, Any]]]:
     """What pictures show: hits of some sizes, and loading beside computing at some lengths."""
     each = site.token_bytes
@@ -75,7 +75,7 @@ def pictured(
     every.append(("all that can be hit", enough, False))
     shown = sorted(every, key=lambda one: one[1])
     rank = site.model.of_rank(site.gpus)
-    lengths = loading(prefill, rank, site.kept, known.tiers, TOKENS)["lengths"]
+    lengths = loading(oracle, rank, site.kept, known.tiers, TOKENS)["lengths"]
     return {
         "sizes": [
             {
