@@ -12,6 +12,7 @@ from rich.console import Console
 
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.plan_check import checking, validate
 from kvwise.cli.plan_options import Said, places_of, planning, site_of
 from kvwise.cli.plan_page import render
 from kvwise.cli.plan_pictured import pictured
@@ -23,7 +24,7 @@ from kvwise.planner.advise import decide, routes
 from kvwise.planner.catalogue import engine_name, find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.prefill import Prefill
+from kvwise.planner.oracle import oracle_of
 from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.sim.trace.distance import measure_reuse
@@ -39,9 +40,11 @@ Examples:
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
   kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --out plan/
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
+  kvwise plan --validate --trace mine.jsonl --times here.csv
 """
 )
 @planning
+@checking
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -58,6 +61,8 @@ def command(
     Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
     are for 'kvwise sim --stack'.
     """
+    if said["validate"]:
+        return validate(files, options_of(said), said, as_json=as_json)
     take_kills_as_ctrl_c()
     with Terminal(Console(stderr=True)) as progress:
         plan = _planned(model_name, files, said, progress.now)
@@ -80,16 +85,16 @@ def _planned(
     if uneven := model.uneven(said["tp"]):
         raise ConfigError(uneven)
     chosen = Precision[said["kv"].upper()] if said["kv"] else model.declared or Precision.BF16
-    prefill = Prefill(model, known.gpu(said["gpu"]), said["tp"])
+    oracle = oracle_of(said["recompute"], model, known.gpu(said["gpu"]), said["tp"])
     trace = read(files, options_of(said), report)
     reuse = measure_reuse(trace, report)
     if not reuse.input_blocks:
         raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
-    demand = Demand(trace, reuse, prefill)
+    demand = Demand(trace, reuse, oracle)
     site = site_of(model, Precisions(chosen), known, said, demand)
     routed = routes(site, demand, report)
     decisions = with_changes(site, demand, decide(site, demand, routed), routed)
-    return Plan(site, demand, prefill, known, decisions, places_of(said), engine_name(model_name))
+    return Plan(site, demand, oracle, known, decisions, places_of(said), engine_name(model_name))
 
 
 def _write(told: dict[str, Any], said: Said) -> None:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from kvwise.cli.options import giving
+from kvwise.cli.plan_check import Checking, ToPlan
 from kvwise.cli.plan_text import show_hardware
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
@@ -34,7 +35,7 @@ BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
 
-class Said(Reading):
+class Said(Reading, Checking):
     """What the options say of host and trace."""
 
     gpu: str
@@ -64,10 +65,19 @@ def _list_hardware(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 planning = giving(
     [
         click.option(
-            "--model", "model_name", metavar="MODEL", required=True, help="See 'kvwise model'."
+            "--model",
+            "model_name",
+            cls=ToPlan,
+            metavar="MODEL",
+            required=True,
+            help="See 'kvwise model'.",
         ),
         click.option(
-            "--gpu", metavar="NAME", required=True, help="What computes: see --list-hardware."
+            "--gpu",
+            cls=ToPlan,
+            metavar="NAME",
+            required=True,
+            help="What computes: see --list-hardware.",
         ),
         click.option(
             "--tp", type=click.IntRange(1, 4096), default=1, help="GPUs of a host, one engine."
@@ -75,6 +85,7 @@ planning = giving(
         click.option(
             "--trace",
             "files",
+            cls=ToPlan,
             multiple=True,
             required=True,
             type=click.Path(exists=True, path_type=Path),

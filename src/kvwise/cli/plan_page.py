@@ -16,7 +16,7 @@ from kvwise.cli.plan_charts import (
     size_chart,
     wear_chart,
 )
-from kvwise.cli.plan_text import change_text
+from kvwise.cli.plan_text import CHANGES_MOST, change_text
 
 NAMES = {
     "reuse": "Reuse",
@@ -96,7 +96,9 @@ def _decisions(told: Mapping[str, Any]) -> str:
     """The sequence."""
     cards = []
     for one in told["decisions"]:
-        changes = "".join(f"<br>{escape(change_text(change))}" for change in one["sensitivity"])
+        changes = "".join(
+            f"<br>{escape(change_text(change))}" for change in one["sensitivity"][:CHANGES_MOST]
+        )
         cards.append(
             f"<article><h3>{escape(NAMES[one['boundary']])}<b>{escape(one['verdict'])}</b></h3>"
             f"<p>{escape(one['why'])}</p><small>{RESTS[one['confidence']]}{changes}</small>"
@@ -148,13 +150,11 @@ def _basis(told: Mapping[str, Any]) -> str:
         (name, f"{one['amount']:g} {one['unit']}", ASKED[one["mark"]], one["as_of"], one["from"])
         for name, one in told["prices"].items()
     ]
-    error = told["estimate"]
+    said = escape(told["estimate"]["said"])
     return (
         "<section><h2>What it rests on</h2>"
         + table(("hardware", "how known", "looked up", "from"), hardware)
         + table(("price", "amount", "how known", "of", "from"), prices)
-        + f"<p>Computing is estimated by a roofline; half of its estimates were within "
-        f"{error['error_median']:.0%} where they could be checked, all within "
-        f"{error['error_most']:.0%}. Nobody waits for anybody here: "
+        + f"<p>{said} Nobody waits for anybody here: "
         "<code>kvwise sim --stack</code> plays queues through.</p></section>"
     )

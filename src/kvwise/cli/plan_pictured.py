@@ -25,7 +25,7 @@ NETWORKS = ("network-400g", "object-store")
 def pictured(plan: Plan) -> dict[str, Any]:
     """What pictures show, by name of `kvwise plan --json`."""
     rank = plan.site.model.of_rank(plan.site.gpus)
-    lengths = loading(plan.prefill, rank, plan.site.kept, plan.known.tiers, TOKENS)["lengths"]
+    lengths = loading(plan.oracle, rank, plan.site.kept, plan.known.tiers, TOKENS)["lengths"]
     some = bool(plan.demand.reuse)
     return {
         "sizes": _sizes(plan) if some else [],
@@ -79,7 +79,7 @@ def _break_even(plan: Plan) -> dict[str, Any]:
     points = []
     for count in LENGTHS:
         whole = float(site.model.sequence_bytes(count, site.kept))
-        needed = whole / plan.prefill.seconds(count) / 1e9
+        needed = whole / plan.oracle.seconds(count) / 1e9
         points.append({"tokens": count, "needed_gb_per_s": needed})
     usual = max(1, demand.typical_tokens)
     whole = float(site.model.sequence_bytes(usual, site.kept))

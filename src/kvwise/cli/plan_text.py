@@ -49,13 +49,11 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     _show_start(told, console)
     for note in told["notes"]:
         console.print(escape(note), style="bold", soft_wrap=True)
-    estimate = told["estimate"]
     console.print(
-        f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. Computing "
-        f"is estimated, {estimate['error_median']:.0%} wrong in the middle where it could be "
-        f"checked. Nobody waits for anybody here: 'kvwise sim --stack' plays queues through. "
-        "--json has the numbers behind each line, and where those of the hardware and the prices "
-        "are from; --html draws them.",
+        f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. "
+        f"{escape(told['estimate']['said'])} Nobody waits for anybody here: 'kvwise sim --stack' "
+        "plays queues through. --json has the numbers behind each line, and where those of the "
+        "hardware and the prices are from; --html draws them.",
         soft_wrap=True,
     )
 
@@ -101,9 +99,14 @@ def change_text(change: Mapping[str, Any]) -> str:
     """One input that would change a verdict."""
     way = "above" if change["times"] > 1 else "below"
     return (
-        f"{change['becomes']} where {change['input']} is {way} {change['at']:.3g} "
-        f"{change['unit']} (now {change['now']:.3g})"
+        f"{change['becomes']} where {change['input']} is {way} {number_text(change['at'])} "
+        f"{change['unit']} (now {number_text(change['now'])})"
     )
+
+
+def number_text(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _others(told: Mapping[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from kvwise.planner.bill import chosen as bought
 from kvwise.planner.demand import Demand
 from kvwise.planner.flags import Flags, sglang, vllm
 from kvwise.planner.hardware import Hardware, Origin
-from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
+from kvwise.planner.oracle import Oracle, estimate_of
 from kvwise.planner.sensitivity import KNOBS, others, swings
 from kvwise.planner.site import Decision, Site, Verdict
 from kvwise.planner.stack import Places, Stack, stack_of, toml
@@ -28,7 +28,7 @@ class Plan:
     """What was planned for and what came of it.
 
     Attributes:
-        site, demand, prefill, known: for what.
+        site, demand, oracle, known: for what.
         decisions: what came of it.
         places: where things are on a host.
         engine_model: what engines call the model.
@@ -36,7 +36,7 @@ class Plan:
 
     site: Site
     demand: Demand
-    prefill: Prefill
+    oracle: Oracle
     known: Hardware
     decisions: Sequence[Decision]
     places: Places
@@ -53,7 +53,7 @@ class Plan:
         stack, site = self.stack, self.site
         if stack is None:
             return None
-        gpus = f"{site.gpus} x {self.prefill.gpu.name}"
+        gpus = f"{site.gpus} x {self.oracle.gpu.name}"
         heading = [
             f"For each of {site.hosts} hosts of {gpus}, {site.model.name} in {site.kept.kv.name}.",
             f"Start: kvwise serve --config FILE. Made by: {_command()}",
@@ -63,21 +63,21 @@ class Plan:
 
 def told_of(plan: Plan) -> dict[str, Any]:
     """The whole answer."""
-    site, demand, prefill = plan.site, plan.demand, plan.prefill
+    site, demand, oracle = plan.site, plan.demand, plan.oracle
     return {
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(),
         "model": site.model.name,
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
-        "gpu": prefill.gpu.name,
+        "gpu": oracle.gpu.name,
         "gpus_per_host": site.gpus,
         "hosts": site.hosts,
         "engines_busy_with_prefill": demand.engines,
         "typical_prompt_tokens": demand.typical_tokens,
         "typical_prompt_s": demand.computing_one(demand.typical_tokens),
-        "estimate": {"by": "roofline", "error_median": ERROR_MEDIAN, "error_most": ERROR_MOST},
-        "hardware": {one.name: _origin(one.origin) for one in (prefill.gpu, site.dram, site.drive)},
+        "estimate": estimate_of(oracle, demand.longest_tokens).told(),
+        "hardware": {one.name: _origin(one.origin) for one in (oracle.gpu, site.dram, site.drive)},
         "prices": {
             one.name: {"amount": one.amount, "unit": one.unit, **_origin(one.origin)}
             for one in site.prices.each()
@@ -152,7 +152,7 @@ def _sensitivity(plan: Plan) -> dict[str, Any]:
                 "becomes": {name: verdict.value for name, verdict in one.becomes.items()},
                 "net_usd_per_month": one.net_usd,
             }
-            for one in others(site, demand, decisions, plan.known, plan.prefill.gpu.name)
+            for one in others(site, demand, decisions, plan.known, plan.oracle.gpu.name)
         ],
     }
 
