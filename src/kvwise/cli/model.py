@@ -15,6 +15,7 @@ from rich.table import Table
 
 from kvwise.planner.catalogue import find_model, names, repository
 from kvwise.planner.hardware import TierPart, read_hardware
+from kvwise.planner.oracle import Oracle
 from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
 from kvwise.planner.shapes import Model, Precision, Precisions
 from kvwise.units import format_seconds, format_size
@@ -146,7 +147,7 @@ def figures(
 
 
 def loading(
-    prefill: Prefill,
+    oracle: Oracle,
     rank: Model,
     kept: Precisions,
     tiers: Mapping[str, TierPart],
@@ -158,9 +159,9 @@ def loading(
     """
     lengths = []
     for count in tokens:
-        whole_bytes = float(prefill.model.sequence_bytes(count, kept))
+        whole_bytes = float(oracle.model.sequence_bytes(count, kept))
         rank_bytes = float(rank.sequence_bytes(count, kept))
-        computed_s = prefill.seconds(count)
+        computed_s = oracle.seconds(count)
         sizes = {name: rank_bytes if one.per_gpu else whole_bytes for name, one in tiers.items()}
         lengths.append(
             {
@@ -172,10 +173,10 @@ def loading(
                 },
             }
         )
-    origin = prefill.gpu.origin
+    origin = oracle.gpu.origin
     return {
-        "gpu": prefill.gpu.name,
-        "gpus": prefill.ranks,
+        "gpu": oracle.gpu.name,
+        "gpus": oracle.ranks,
         "estimate": "roofline",
         "error_median": ERROR_MEDIAN,
         "error_most": ERROR_MOST,

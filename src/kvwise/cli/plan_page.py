@@ -154,13 +154,11 @@ def _basis(told: Mapping[str, Any]) -> str:
         (name, MARKS[one["mark"]], one["as_of"], one["from"])
         for name, one in told["hardware"].items()
     ]
-    error = told["estimate"]
+    said = escape(told["estimate"]["said"])
     return (
         "<section><h2>What it rests on</h2>"
         + table(("hardware", "how known", "looked up", "from"), hardware)
-        + f"<p>Computing is estimated by a roofline; half of its estimates were within "
-        f"{error['error_median']:.0%} where they could be checked, all within "
-        f"{error['error_most']:.0%}. Nobody waits for anybody here: "
+        + f"<p>{said} Nobody waits for anybody here: "
         "<code>kvwise sim --stack</code> plays queues through.</p></section>"
     )
 

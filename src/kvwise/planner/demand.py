@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvwise.planner.prefill import Prefill
+from kvwise.planner.oracle import Oracle
 from kvwise.planner.routing import Report, Routed, route
 from kvwise.sim.trace.distance import Reuse
 from kvwise.sim.trace.records import Trace
@@ -45,14 +45,14 @@ class Saving:
 class Demand:
     """A trace on one kind of engine."""
 
-    def __init__(self, trace: Trace, reuse: Reuse, prefill: Prefill) -> None:
+    def __init__(self, trace: Trace, reuse: Reuse, oracle: Oracle) -> None:
         """Nothing is assumed of how many engines there are: seconds are those of one."""
         self._trace = trace
         self._reuse = reuse
         self._tokens = np.array([r.input_tokens for r in trace.requests], dtype=np.float64)
         longest = max(float(self._tokens.max()), 2.0)
         self._lengths = np.unique(np.geomspace(1.0, longest, KNOTS).round())
-        self._seconds = np.array([prefill.seconds(int(count)) for count in self._lengths])
+        self._seconds = np.array([oracle.seconds(int(count)) for count in self._lengths])
         first, last = trace.requests[0].arrival_ns, trace.requests[-1].arrival_ns
         self.span_s = max((last - first) / NS_PER_S, 1.0)
         self.compute_s = float(self.computing(self._tokens).sum())
@@ -66,6 +66,11 @@ class Demand:
     def typical_tokens(self) -> int:
         """Length of the middle prompt."""
         return int(np.median(self._tokens))
+
+    @property
+    def longest_tokens(self) -> int:
+        """Length of the longest prompt."""
+        return int(self._tokens.max())
 
     @property
     def new_tokens_per_day(self) -> float:
