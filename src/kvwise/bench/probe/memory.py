@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from kvwise.bench.probe.limits import Found, Tell, figure, left_s, rounds
+from kvwise.bench.probe.limits import ROUNDS_WISHED, Found, Tell, figure, left_s, rounds
 from kvwise.bench.yardstick import Memory, gbps, working_set_bytes
 from kvwise.errors import ConfigError
 from kvwise.host import Host, control_group_limits, number_list
@@ -88,9 +88,10 @@ def _measure_node(node: Node, end_s: float, tell: Tell) -> Found:
         actions: dict[int, Callable[[], float]] = {
             threads: partial(copier.gbps, pool, threads) for threads in sorted({1, most})
         }
+        least_s = time.monotonic() + len(actions) * SLICE_S * ROUNDS_WISHED
         figures = rounds(
             actions,
-            end_s,
+            max(end_s, least_s),  # filling it is most of the work, so something must come of it
             lambda threads: tell(f"memory of node {node.number}, threads: {threads}"),
         )
     found = Found()
