@@ -34,7 +34,8 @@ class BrainConfig:
         tokens_min: shorter prompts are neither stored nor loaded.
         queue_bytes: bound of the deferred writes.
         write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
-        chance_min: what is used again with a smaller probability is not written below the arena.
+        chance_min: what is used again with a smaller probability is not written below the arena,
+            and not taken in where there is nothing below.
         eviction: name of the eviction policy.
         admission: what is written below the arena, see `admit.ADMISSIONS`.
         codec: how objects are written below the arena, see `coding.CODECS`.
@@ -129,6 +130,14 @@ class World:
     def is_full(self, digest: bytes) -> bool:
         """Whether this namespace would be one too many."""
         return digest not in self._space_of and len(self.spaces) >= SPACES_MAX
+
+    def labels(self) -> list[str]:
+        """Names of all namespaces; those with one label are told apart by their digests."""
+        known = Counter(space.label for space in self.spaces)
+        return [
+            space.label if known[space.label] == 1 else f"{space.label} {space.digest.hex()[:8]}"
+            for space in self.spaces
+        ]
 
     def meet(self, digest: bytes, label: str, raw_bytes: int) -> Space:
         """The namespace of a digest, made when it is new."""
