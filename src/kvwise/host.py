@@ -52,6 +52,37 @@ def control_group_limits(host: Host) -> Iterator[int]:
                 yield int(text)
 
 
+def cpu_quotas(host: Host) -> Iterator[float]:
+    """Processors that this process's control groups and their parents allow, in version 2."""
+    for line in host.read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers:
+            continue
+        for group in (Path(path), *Path(path).parents):
+            text = host.read(f"/sys/fs/cgroup/{str(group).strip('/')}/cpu.max")
+            quota, _, period = text.partition(" ")
+            if quota.isdigit() and period.isdigit() and int(period):
+                yield int(quota) / int(period)
+
+
+def names_in(host: Host, folder: str) -> list[str]:
+    """Names in a folder of the kernel, in order; none where it cannot be read."""
+    try:
+        return sorted(entry.name for entry in (host.root / folder.lstrip("/")).iterdir())
+    except OSError:
+        return []
+
+
+def number_list(text: str) -> list[int]:
+    """The numbers in a list of the kernel, such as 0-3,8; none in what is no list."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
 def check_host(config: Config, host: Host | None = None) -> None:
     """Refuse sizes that this machine cannot have. For the process that will own them.
 

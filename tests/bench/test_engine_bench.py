@@ -28,7 +28,7 @@ from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
 from kvwise.bench.engine_tax import burst_columns, request_columns
 from kvwise.bench.places import SetupError
-from kvwise.bench.rows import Rows
+from kvwise.bench.rows import Row, Rows
 from kvwise.cli import bench_engine as verb
 from kvwise.errors import EngineError
 from tests.bench.engines import mentioning, require_engine
@@ -45,6 +45,7 @@ OPTIONS = EngineBenchOptions(
     repeats=1,
     restarts=1,
     one_shot=2,
+    learn=2,
     spare_cores=0,
     seed=1,
 )
@@ -303,20 +304,22 @@ def test_what_is_no_worker_is_kept_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "word"),
+    ("place", "name", "value", "word"),
     [
-        ("waited", 0.2, "20.0%"),
-        ("unrest", 0.3, "30.0%"),
-        ("others_cores", 0.4, "0.40 cores"),
-        ("stored_tokens_per_request", 0, "0 of 1024 tokens"),
+        (0, "waited", 0.2, "20.0%"),
+        (0, "unrest", 0.3, "30.0%"),
+        (0, "others_cores", 0.4, "0.40 cores"),
+        (0, "stored_tokens_per_request", 31, "31 tokens of a request of cold_tax"),
+        (2, "stored_tokens_per_request", 0, "0 of 1024 tokens"),
     ],
 )
-def test_what_spoils_a_run_is_noted(name: str, value: float, word: str) -> None:
+def test_what_spoils_a_run_is_noted(place: int, name: str, value: float, word: str) -> None:
     """Next to how to read the numbers, and to what the control says of them."""
-    control, store = _row("control"), {"stored_tokens_per_request": 992}
-    tax = {"waited": 0.0, "unrest": 0.0, "others_cores": 0.0, "prompt_tokens": 1024}
-    quiet = _notes([tax, store, control])
-    said = _notes([row | {name: value} for row in (tax, store)] + [control])
+    usual: Row = {"waited": 0.0, "unrest": 0.0, "others_cores": 0.0, "prompt_tokens": 1024}
+    usual |= {"stored_tokens_per_request": 0, "learned_prompts": 90}
+    rows: list[Row] = [usual, {}, {"stored_tokens_per_request": 992}, _row("control")]
+    quiet = _notes(rows)
+    said = _notes([row | {name: value} if at == place else row for at, row in enumerate(rows)])
 
     assert len(said) == len(quiet) + 1
     assert any(word in note for note in said)
@@ -409,15 +412,17 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     *rows, once = rows
-    tax, store, control, dram, disk = rows
-    names = ["cold_tax", "store_tax", "control", "hit.dram", "hit.disk"]
+    usual, tax, store, control, dram, disk = rows
+    names = ["cold_tax", "cold_tax.all", "store_tax", "control", "hit.dram", "hit.disk"]
     assert [row["path"] for row in rows] == names
     assert (once["path"], once["requests"]) == ("one_shot", 20)
     assert 0 < sum(once["written_bytes"]) <= 2.1 * once["all_bytes"]
     assert tax["prompt_tokens"] - 32 <= store["stored_tokens_per_request"] <= tax["prompt_tokens"]
-    assert [row["n"] for row in rows[:3]] == [3, 3, 2] == [len(row["pairs"]) for row in rows[:3]]
+    assert [row["n"] for row in rows[:4]] == [3, 3, 3, 2]
+    assert [len(row["pairs"]) for row in rows[:4]] == [3, 3, 3, 2]
     assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)
-    assert tax["cached_tokens"] == 0
+    assert tax["cached_tokens"] == usual["cached_tokens"] == 0
+    assert 0 < usual["learned_prompts"] <= 10
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]
     assert dram["cached_tokens"] == disk["cached_tokens"] == dram["base_cached_tokens"] > 450

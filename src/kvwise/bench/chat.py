@@ -1,4 +1,4 @@
-"""Owns one streamed chat request: what came back, and when its first token did.
+"""Owns one streamed request: what came back, and when its first token did.
 
 It sends and times; it keeps no conversation and judges no answer.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kvwise.errors import EngineError
 
@@ -55,6 +55,7 @@ class Question:
         hints: what kvwise should know of the request, such as `{"no_load": True}`.
     """
 
+    path: ClassVar[str] = "/v1/chat/completions"
     name: str
     messages: list[Message]
     tokens_max: int
@@ -63,23 +64,43 @@ class Question:
 
     def body(self) -> dict[str, Any]:
         """The request as the engine's API wants it."""
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "request_id": self.name,
-            "messages": self.messages,
-            "max_tokens": self.tokens_max,
-            "temperature": 0,
-            "ignore_eos": self.to_the_end,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-        }
-        if self.hints:
-            body["kv_transfer_params"] = {"kvwise": self.hints}
-        return body
+        asked = {"messages": self.messages, "ignore_eos": self.to_the_end}
+        return asked | _body(self.name, self.tokens_max, self.hints)
 
 
-def ask(port: int, question: Question) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A prompt of just these tokens; its attributes are those of a conversation."""
+
+    path: ClassVar[str] = "/v1/completions"
+    name: str
+    prompt: list[int]
+    tokens_max: int
+    hints: dict[str, bool] | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The request as the engine's API wants it."""
+        asked = {"prompt": self.prompt, "ignore_eos": True}
+        return asked | _body(self.name, self.tokens_max, self.hints)
+
+
+def _body(name: str, tokens_max: int, hints: dict[str, bool] | None) -> dict[str, Any]:
+    """What every request says."""
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "request_id": name,
+        "max_tokens": tokens_max,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+    if hints:
+        body["kv_transfer_params"] = {"kvwise": hints}
+    return body
+
+
+def ask(port: int, question: Question | Tokens) -> Answer:
     """Send a question to the engine at `port` of this machine and read the answer to its end.
 
     Raises:
@@ -89,7 +110,7 @@ def ask(port: int, question: Question) -> Answer:
     with _connection(port) as connection:
         connection.connect()
         started_s = time.perf_counter()
-        connection.request("POST", "/v1/chat/completions", text, _JSON)
+        connection.request("POST", question.path, text, _JSON)
         return _collect(_succeeded(connection), started_s)
 
 

@@ -28,6 +28,8 @@ TOKENS, TOKENS_LONG = 512, 4096
 """A prompt of usual length, and a long one."""
 
 SEED = 7
+CHANNELS = 64
+"""Of a head, in numbers made up."""
 
 Bytes = NDArray[np.uint8]
 
@@ -45,6 +47,16 @@ def _noise(whole_bytes: int, _: Progress) -> Iterator[Part]:
     """Bytes that nobody can shrink."""
     data = np.random.default_rng(SEED).integers(0, 256, whole_bytes, np.uint8)
     yield Part("noise", Kind.BF16, data)
+
+
+def _synthetic(whole_bytes: int, _: Progress) -> Iterator[Part]:
+    """Numbers in BF16 as KV has them: each channel around a mean, with a width of its own."""
+    draw = np.random.default_rng(SEED)
+    shape = (whole_bytes // 2 // CHANNELS, CHANNELS)
+    mean, width = draw.normal(0.0, 1.0, CHANNELS), draw.lognormal(0.0, 0.5, CHANNELS)
+    numbers = (mean + width * draw.standard_normal(shape, np.float32)).astype(np.float32)
+    halves = (numbers.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    yield Part("synthetic", Kind.BF16, halves.view(np.uint8).ravel())
 
 
 def _constant(whole_bytes: int, _: Progress) -> Iterator[Part]:
@@ -70,6 +82,7 @@ def _kinds(whole_bytes: int, progress: Progress) -> Iterator[Part]:
 DATA: Final[dict[str, Callable[[int, Progress], Iterator[Part]]]] = {
     "kv": _real,
     "kinds": _kinds,
+    "synthetic": _synthetic,
     "noise": _noise,
     "constant": _constant,
 }

@@ -15,7 +15,7 @@ from kvwise.bench.engine_load import Load
 from kvwise.bench.engine_one_shot import one_shot
 from kvwise.bench.engine_prompts import LEAST_TOKENS, Prompts
 from kvwise.bench.engine_rig import Rig, prepared
-from kvwise.bench.engine_tax import Plan, Ready, Start, cold_start, cold_tax
+from kvwise.bench.engine_tax import Plan, Ready, Start, cold_start, cold_tax, usual_tax
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.errors import CacheUnavailable, EngineError
@@ -36,9 +36,10 @@ UNREST_MAX = 0.05
 """Times of the same work that differ by more than this say little about a hundredth."""
 
 _READING = (
-    "ratios are with kvwise / without it just before and after (cold_tax), storing / not storing "
-    "in one engine (store_tax), without kvwise on both sides (control), or kvwise / the engine's "
-    "own cache (hits); they are medians, and intervals hold 95 % of bootstrap draws"
+    "ratios are with kvwise / without it just before and after (cold_tax; cold_tax.all where "
+    "everything is stored), storing / not storing in one engine (store_tax), without kvwise on "
+    "both sides (control), or kvwise / the engine's own cache (hits); they are medians, and "
+    "intervals hold 95 % of bootstrap draws"
 )
 _BURSTS = (
     f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
@@ -62,6 +63,7 @@ class EngineBenchOptions:
         repeats: how often each of them is asked from memory.
         restarts: of the daemon, after each of which they are asked from disk.
         one_shot: short prompts that nobody sends again.
+        learn: prompts at most from which the daemon may learn that none like them comes back.
         spare_cores: cores that the engines leave to everything else.
         seed: draws prompts.
     """
@@ -75,13 +77,14 @@ class EngineBenchOptions:
     repeats: int
     restarts: int
     one_shot: int
+    learn: int
     spare_cores: int
     seed: int
 
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = 2 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS
+        prompts = 3 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS + self.learn
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         needed += self.one_shot * LEAST_TOKENS * _TOKEN_BYTES
         return max(GIB, needed)
@@ -155,17 +158,23 @@ def _measure(rig: Rig, options: EngineBenchOptions, earlier: list[Start]) -> lis
     computed_ms = cold[0]["base_ttft_ms"]["median"]
     found = [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
     short = Prompts(_counter(cached), LEAST_TOKENS, options.seed + 1)
-    return [*found, one_shot(rig, options.one_shot, short, cached, prompts.next())]
+    shot = one_shot(rig, options.one_shot, short, cached, prompts.next())
+    return [usual_tax(rig, ready, options.learn), *found, shot]
 
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    tax, store, control = rows[:3]
+    usual, _, store, control = rows[:4]
     notes = [_READING, _BURSTS]
-    if store["stored_tokens_per_request"] < tax["prompt_tokens"] // 2:
+    if usual["stored_tokens_per_request"]:
         notes.append(
-            f"{store['stored_tokens_per_request']} of {tax['prompt_tokens']} tokens of a cold "
-            "request were stored: this run says little about what storing costs"
+            f"{usual['stored_tokens_per_request']} tokens of a request of cold_tax were stored: "
+            f"{usual['learned_prompts']} prompts were too few to learn that none of them comes back"
+        )
+    if store["stored_tokens_per_request"] < usual["prompt_tokens"] // 2:
+        notes.append(
+            f"{store['stored_tokens_per_request']} of {usual['prompt_tokens']} tokens of a cold "
+            "request were stored: store_tax says little about what storing costs"
         )
     for name in ("ttft_ratio", "throughput_ratio"):
         low, high = control[f"{name}_interval"]
@@ -173,6 +182,12 @@ def _notes(rows: list[Row]) -> list[str]:
             f"{name} of an engine without kvwise against itself came to {control[name]:.3f} "
             f"({low:.3f} to {high:.3f}): this run cannot tell a smaller tax from none"
         )
+    return [*notes, *_disturbed(usual)]
+
+
+def _disturbed(tax: Row) -> list[str]:
+    """What else ran while this row was measured, and what the machine made of equal work."""
+    notes = []
     if tax["others_cores"] > OTHERS_CORES_MAX:
         notes.append(
             f"something else used {tax['others_cores']:.2f} cores meanwhile: end it, and measure "

@@ -3,13 +3,15 @@
 It starts nothing. Every prompt is a new one. Two sides are asked in turns, one request at a time or
 one burst, and only the engine whose turn it is runs. Each request of one side is compared with the
 two of the other side around it, because a machine that others share is another one a few seconds
-later. There are three comparisons:
+later. There are four comparisons:
 
 - an engine with kvwise against one without it, which holds all that kvwise costs, and also what
   two processes of the same program may differ by from one start to the next, unless both are
   started several times;
 - the engine with kvwise against itself when told to leave a request alone, which is free of that
   and holds what storing costs, but not what merely having a connector does;
+- once more the first comparison, as operators meet it: by default prompts of a kind that never
+  comes back are soon no longer stored;
 - for control each request without kvwise against the two of its kind around it: what they differ by
   is the machine's, and so may be as much of what the others come to.
 
@@ -35,6 +37,9 @@ SHORT_ANSWER_TOKENS = 4
 """Answers of single requests: the first token is what counts, and copies come before the second."""
 
 T = TypeVar("T", Timed, Burst)
+IDLE_PROMPTS = 5
+"""So many in a row that are not stored show that the daemon has learned its lesson."""
+
 _ALONE = {"no_load": True, "no_store": True}
 _TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
@@ -115,7 +120,7 @@ def cold_start(rig: Rig, ready: Ready) -> Start:
 
 
 def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]:
-    """Measure requests that nobody has sent before: `cold_tax`, `store_tax` and `control`.
+    """Measure new requests where all is stored: `cold_tax.all`, `store_tax` and `control`.
 
     The first of them holds what `earlier` starts of both engines came to as well.
 
@@ -124,31 +129,12 @@ def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]
         SetupError: the disk is too slow for this bench.
     """
     plan, prompts, cached = ready.plan, ready.prompts, ready.cached
-    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, cached)
     alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
-    others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
-    _requests(rig, plan, prompts, without, with_)
-    cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
+    tax = _compared(rig, ready, "cold_tax.all", earlier)
     before = cached.stored_tokens()
     _requests(rig, plan, prompts, alone, storing)
     stored_tokens = cached.stored_tokens() - before
-    drain_s = _bursts(rig, plan, prompts, without, with_)
     _bursts(rig, plan, prompts, alone, storing)
-    waited = [one.waited_ms / one.request_ms for one in without.requests]
-    starts = [*earlier, _start(without, with_)]
-    tax: Row = {
-        "path": "cold_tax",
-        "against": "the engine without kvwise",
-        **_of_starts(starts),
-        "prompt_tokens": prompts.tokens,
-        "cached_tokens": max(one.cached_tokens for one in with_.requests),
-        "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
-        "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
-        "drain_after_burst_ms": round(1000 * drain_s, 1),
-        "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
-        "waited": round(median(waited), 3),
-        "others_cores": round(others.cores(), 3),
-    }
     store: Row = {
         "path": "store_tax",
         "against": "the same engine, told to leave a request alone",
@@ -159,15 +145,86 @@ def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]
     control: Row = {
         "path": "control",
         "against": "itself, just before and after",
-        **request_columns(without.requests[1:-1], _means(without.requests, 2)),
-        **burst_columns(without.bursts[1:-1], _means(without.bursts, 2)),
+        **request_columns(tax.without.requests[1:-1], _means(tax.without.requests, 2)),
+        **burst_columns(tax.without.bursts[1:-1], _means(tax.without.bursts, 2)),
     }
-    rows = [tax, store, control]
+    rows = [tax.row, store, control]
     for row in rows:
-        low, high = row["ttft_ratio_interval"]
-        ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
-        rig.progress.done(f"{row['path']}: first token in {ratio_}")
+        _tell(rig, row)
     return rows
+
+
+def usual_tax(rig: Rig, ready: Ready, learn: int) -> Row:
+    """Measure the same as operators meet it, `cold_tax`: with a daemon that has default settings.
+
+    First it may learn from so many prompts at most that none like them comes back.
+
+    Raises:
+        EngineError: an engine refused a request or fell silent.
+        SetupError: the disk is too slow for this bench.
+    """
+    learned = _teach(rig, ready, learn)
+    row = _compared(rig, ready, "cold_tax").row
+    row["learned_prompts"] = learned
+    _tell(rig, row)
+    return row
+
+
+def _teach(rig: Rig, ready: Ready, most: int) -> int:
+    """Send prompts until none of some in a row was stored, `most` of them; how many it took."""
+    rig.only(rig.cached)
+    sent = idle = 0
+    while sent < most and idle < IDLE_PROMPTS:
+        rig.progress.now(f"prompt {sent + 1} of {most} at most, until no more are stored")
+        before = ready.cached.stored_tokens()
+        ready.cached.one(ready.prompts.next(), 1)
+        sent += 1
+        idle = idle + 1 if ready.cached.stored_tokens() == before else 0
+    return sent
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A row of the engine with kvwise against the one without, and what the latter did."""
+
+    row: Row
+    without: _Side
+
+
+def _compared(rig: Rig, ready: Ready, path: str, earlier: Sequence[Start] = ()) -> _Compared:
+    """Ask both engines in turns; the row holds what `earlier` starts came to as well."""
+    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
+    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, cached)
+    others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
+    before = cached.stored_tokens()
+    _requests(rig, plan, prompts, without, with_)
+    cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
+    stored_tokens = cached.stored_tokens() - before
+    drain_s = _bursts(rig, plan, prompts, without, with_)
+    waited = [one.waited_ms / one.request_ms for one in without.requests]
+    starts = [*earlier, _start(without, with_)]
+    row: Row = {
+        "path": path,
+        "against": "the engine without kvwise",
+        **_of_starts(starts),
+        "prompt_tokens": prompts.tokens,
+        "cached_tokens": max(one.cached_tokens for one in with_.requests),
+        "stored_tokens_per_request": round(stored_tokens / plan.requests),
+        "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
+        "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
+        "drain_after_burst_ms": round(1000 * drain_s, 1),
+        "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
+        "waited": round(median(waited), 3),
+        "others_cores": round(others.cores(), 3),
+    }
+    return _Compared(row, without)
+
+
+def _tell(rig: Rig, row: Row) -> None:
+    """Say what a row came to."""
+    low, high = row["ttft_ratio_interval"]
+    ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
+    rig.progress.done(f"{row['path']}: first token in {ratio_}")
 
 
 def _start(without: _Side, with_: _Side) -> Start:

@@ -74,7 +74,8 @@ class _Server:
     def __init__(self, blocks: int) -> None:
         """A cache with room for so many blocks."""
         dram = TierSpec("dram", blocks * PAGE_BYTES, PAGE_BYTES, 0, 1e10, 1e-5)
-        self._brain = Brain(BrainConfig(PAGE_BYTES, tiers=(dram,), policy="load"))
+        # Its prompts never come back, and the brain would soon take no more of them.
+        self._brain = Brain(BrainConfig(PAGE_BYTES, tiers=(dram,), policy="load", chance_min=0.0))
         layout = Layout(BLOCK_TOKENS, BLOCK_TOKENS, (Group(GroupKind.FULL, (PAGE_BYTES,)),))
         self._brain.handle(Joined(1, 1, Namespace(_SPACE, "bench", layout)))
         self._now_ns = 1

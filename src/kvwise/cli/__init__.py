@@ -24,6 +24,7 @@ VERBS: Final = {
     "serve": "Run the cache daemon of this node.",
     "explain": "Show why recent requests were loaded or recomputed.",
     "doctor": "Check that this host can run kvwise well, and say what to change.",
+    "probe": "Measure memory, drives and codecs of this host, for `kvwise plan`.",
     "sim": "Run the brain in virtual time: under faults, or over a trace of requests.",
     "plan": "Say which tiers pay, for a model, a host and a trace.",
     "model": "Show how many bytes the KV of a model takes.",

@@ -20,6 +20,7 @@ Data:
   kv        K and V of SmolLM2-135M in BF16: of prose, of code, and of a long text;
             installs a vLLM of its own and fetches the model, once
   kinds     the same of prose in FP16, FP32, E4M3 and E5M2
+  synthetic numbers in BF16 drawn as KV has them, which needs no model
   noise     bytes that no codec can shrink
   constant  one number again and again
 

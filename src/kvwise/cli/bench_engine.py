@@ -23,6 +23,7 @@ HITS, QUICK_HITS = 6, 1
 REPEATS, QUICK_REPEATS = 3, 1
 RESTARTS, QUICK_RESTARTS = 2, 1
 ONE_SHOT, QUICK_ONE_SHOT = 400, 20
+LEARN, QUICK_LEARN = 150, 10
 
 
 @click.command(
@@ -62,14 +63,15 @@ def command(  # noqa: PLR0913  one parameter for each option
 
     Two vLLM servers with the same settings live side by side, one with kvwise and one without,
     and are asked in turns, while the other one is frozen: prompts that nobody has sent before
-    (cold_tax), and prompts that come again, from kvwise's memory and disk against the engine's own
-    cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise with itself when
-    told to leave a request alone, and control the one without kvwise with itself: so much the
-    machine makes of no difference at all. The row one_shot says how much of short prompts that
-    nobody sends again is written to disk.
+    (cold_tax with default settings, by which such prompts are soon no longer stored, and
+    cold_tax.all where all are), and prompts that come again, from kvwise's memory and disk against
+    the engine's own cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise
+    with itself when told to leave a request alone, and control the one without kvwise with itself:
+    so much the machine makes of no difference at all. The row one_shot says how much of short
+    prompts that nobody sends again is written to disk.
 
-    Two processes of the same program differ by a few hundredths from one start to the next; with
-    --starts cold_tax is of several starts, and its interval knows of that.
+    Two processes of the same program differ from one start to the next; with --starts cold_tax.all
+    is of several starts, and its interval knows of that.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
@@ -85,6 +87,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         repeats=QUICK_REPEATS if quick else REPEATS,
         restarts=QUICK_RESTARTS if quick else RESTARTS,
         one_shot=QUICK_ONE_SHOT if quick else ONE_SHOT,
+        learn=QUICK_LEARN if quick else LEARN,
         spare_cores=spare_cores,
         seed=seed,
     )

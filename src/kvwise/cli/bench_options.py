@@ -34,7 +34,7 @@ def engine_options(*, out: str, prompt_tokens: int) -> Callable[[Command], Comma
         click.option(
             "--spare-cores",
             type=click.IntRange(0),
-            default=_spare_cores,
+            default=spare_cores,
             help="Cores that engines leave to everything else.  [default: 1 where there are two]",
         ),
         click.option("--seed", type=int, default=1, show_default=True, help="Draws prompts."),
@@ -51,7 +51,7 @@ def engine_options(*, out: str, prompt_tokens: int) -> Callable[[Command], Comma
     return giving(options)
 
 
-def _spare_cores() -> int:
+def spare_cores() -> int:
     """One core, unless there is only one."""
     return min(1, len(os.sched_getaffinity(0)) - 1)
 

@@ -12,18 +12,19 @@ import resource
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from kvwise.config import Config
 from kvwise.config.values import split_address
-from kvwise.host import Host, control_group_limits, meminfo
+from kvwise.host import Host, control_group_limits, cpu_quotas, meminfo
 from kvwise.tiers import mapping
 from kvwise.units import GIB, MIB, format_size
 
 PYTHON_MIN = (3, 11)
+CORES_WANTED = 2
 OPEN_FILES_SPARE = 256
 """Descriptors for connections, the arena, logs and libraries, beside segment files."""
 SHM_BYTES_WANTED = GIB
@@ -61,11 +62,19 @@ class Case:
 
     Attributes:
         engine_python: interpreter of the engine's environment; None means this one.
+        engines: how many engines this host runs.
+        ranks: workers of each engine.
+        device_cache_bytes: what each rank keeps of KV on its device; 0 where nobody said.
+        environ: the environment that engines would be started in.
     """
 
     config: Config = field(default_factory=Config)
     host: Host = field(default_factory=Host)
     engine_python: Path | None = None
+    engines: int = 1
+    ranks: int = 1
+    device_cache_bytes: int = 0
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
 Check = Callable[[Case], Finding]
@@ -93,6 +102,7 @@ def check_kernel(_case: Case) -> Finding:
 def check_cpu(case: Case) -> Finding:
     """Cores this process may use, and the vector instructions that copying and engines want."""
     cores = len(os.sched_getaffinity(0))
+    quota = min(cpu_quotas(case.host), default=float(cores))
     flags = set(case.host.read("/proc/cpuinfo").partition("flags")[2].partition("\n")[0].split())
     vector = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     plural = "core" if cores == 1 else "cores"
@@ -101,7 +111,9 @@ def check_cpu(case: Case) -> Finding:
         return Finding("cpu", Grade.WARN, seen, "vLLM's CPU build needs AVX2; a GPU build does not")
     if platform.machine() != "x86_64":
         seen = f"{platform.machine()}, {cores} {plural}"
-    if cores == 1:
+    if quota < cores:
+        seen += f", of which the control group may use {quota:g}"
+    if min(cores, quota) < CORES_WANTED:
         advice = "give the engine and the daemon two cores, or they will wait for each other"
         return Finding("cpu", Grade.WARN, seen, advice)
     return Finding("cpu", Grade.OK, seen)
@@ -111,7 +123,7 @@ def check_memory(case: Case) -> Finding:
     """The arena fits into the memory that this process may use."""
     total = meminfo(case.host, "MemTotal")
     available = meminfo(case.host, "MemAvailable")
-    limit = _memory_limit(case)
+    limit = memory_limit(case)
     wanted = case.config.dram.size
     seen = f"dram.size {format_size(wanted)}; {format_size(available)} available"
     seen += f" of {format_size(total)}"
@@ -126,7 +138,7 @@ def check_memory(case: Case) -> Finding:
     return Finding("memory", Grade.OK, seen)
 
 
-def _memory_limit(case: Case) -> int:
+def memory_limit(case: Case) -> int:
     """Memory that this process may use at most."""
     return min([meminfo(case.host, "MemTotal"), *control_group_limits(case.host)])
 
@@ -147,18 +159,11 @@ def check_huge_pages(case: Case) -> Finding:
     if wanted == "auto" and mapping.can_join():
         return Finding("huge pages", Grade.OK, f"{seen}; kvwise joins small pages itself")
     advice = "as root: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`"
-    if case.config.dram.size <= _memory_limit(case):
+    if case.config.dram.size <= memory_limit(case):
         advice += f", or `sysctl vm.nr_hugepages={-(-case.config.dram.size // size)}`"
     if wanted == "on":
         return Finding("huge pages", Grade.FAIL, seen, f"{advice}; or set dram.hugepages = auto")
     return Finding("huge pages", Grade.WARN, f"{seen}; the arena will use 4 KiB pages", advice)
-
-
-def check_locked_memory(_case: Case) -> Finding:
-    """How much memory may be locked; only registration for RDMA counts against it."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    seen = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
-    return Finding("locked memory", Grade.OK, f"limit {seen}; kvwise locks none")
 
 
 def check_open_files(case: Case) -> Finding:
@@ -249,7 +254,6 @@ HOST_CHECKS: tuple[Check, ...] = (
     check_cpu,
     check_memory,
     check_huge_pages,
-    check_locked_memory,
     check_open_files,
     check_shared_memory,
     check_socket,

@@ -19,6 +19,10 @@ from kvwise.cli.checks import HOST_CHECKS, Case, Finding, Grade
 from kvwise.cli.disk_checks import check_disk
 from kvwise.cli.drive_checks import check_drives
 from kvwise.cli.engine_checks import check_engine, check_gpu
+from kvwise.cli.node_checks import NODE_CHECKS
+from kvwise.cli.options import as_bytes
+from kvwise.cli.peer_checks import PEER_CHECKS
+from kvwise.cli.size_checks import SIZE_CHECKS
 
 COLOURS = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 FLAGS = {"dram.size": "--dram", "disk.paths": "--disk", "disk.size": "--disk-size"}
@@ -30,6 +34,7 @@ Examples:
   kvwise doctor --config kvwise.toml
   kvwise doctor --dram 16GiB --disk /mnt/nvme/kvwise --disk-size 500GiB
   kvwise doctor --engine-python /opt/vllm/bin/python
+  kvwise doctor --dram 256GiB --ranks 8 --device-cache 40GiB
   kvwise doctor --json
 
 Exit code: 0 when nothing failed (warnings included), 1 when a check failed, 2 when the
@@ -52,6 +57,23 @@ configuration itself is wrong.
     type=click.Path(path_type=Path),
     help="Interpreter of the environment that the engine runs in.",
 )
+@click.option(
+    "--engines", type=click.IntRange(1, 4096), default=1, show_default=True, help="On this host."
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 4096),
+    default=1,
+    show_default=True,
+    help="Workers of each engine.",
+)
+@click.option(
+    "--device-cache",
+    metavar="SIZE",
+    default="0",
+    callback=as_bytes,
+    help="KV that each rank keeps itself, such as 40GiB.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(  # noqa: PLR0913  one parameter for each option
     file: Path | None,
@@ -59,18 +81,27 @@ def command(  # noqa: PLR0913  one parameter for each option
     disk: tuple[str, ...],
     disk_size: str | None,
     engine_python: Path | None,
+    *,
     as_json: bool,
+    **scale: int,
 ) -> int:
     """Check that this host can run kvwise well, and say what to change.
 
-    Looks at the Python version, kernel, processor, memory and its limits, huge pages, the
-    daemon's socket and metrics address, the directories of the disk tier (by really writing,
-    reading and punching blocks there), the wear of the drives below them (`smartctl` is asked,
-    where there is one) and the engine. Nothing is changed.
+    Looks at the Python version, kernel, processor, memory and its limits, huge and locked pages,
+    NUMA nodes, the clock, what sizes come to over engines and ranks, the daemon's socket and
+    metrics address, the directories of the disk tier (by really writing, reading and punching
+    blocks there), the wear of the drives below them (`smartctl` is asked, where there is one),
+    the hashes of engines that run here, and the engine's version. Nothing is changed.
     """
     given = {"dram.size": dram, "disk.paths": disk or None, "disk.size": disk_size}
     overrides = {name: value for name, value in given.items() if value is not None}
-    case = Case(config.load(file, overrides, flags=FLAGS), engine_python=engine_python)
+    case = Case(
+        config.load(file, overrides, flags=FLAGS),
+        engine_python=engine_python,
+        engines=scale["engines"],
+        ranks=scale["ranks"],
+        device_cache_bytes=scale["device_cache"],
+    )
     findings = list(examine(case))
     if as_json:
         click.echo(msgspec.json.encode(report(findings)))
@@ -81,10 +112,12 @@ def command(  # noqa: PLR0913  one parameter for each option
 
 def examine(case: Case) -> Iterator[Finding]:
     """The findings of every check, in the order in which they are shown."""
-    for check in HOST_CHECKS:
+    for check in (*HOST_CHECKS, *NODE_CHECKS, *SIZE_CHECKS):
         yield check(case)
     yield from check_disk(case)
     yield from check_drives(case)
+    for check in PEER_CHECKS:
+        yield check(case)
     yield check_engine(case)
     yield check_gpu(case)
 

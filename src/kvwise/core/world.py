@@ -34,7 +34,8 @@ class BrainConfig:
         tokens_min: shorter prompts are neither stored nor loaded.
         queue_bytes: bound of the deferred writes.
         write_bytes_per_day: budget of each tier below the arena; 0 is no limit.
-        chance_min: what is used again with a smaller probability is not written below the arena.
+        chance_min: what is used again with a smaller probability is not written below the arena,
+            and not taken in where there is nothing below.
         eviction: name of the eviction policy.
         admission: what is written below the arena, see `admit.ADMISSIONS`.
         codec: how objects are written below the arena, see `coding.CODECS`.

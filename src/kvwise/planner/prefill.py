@@ -50,8 +50,7 @@ class Prefill:
             raise ConfigError(
                 f"{self.model.why_no_work}; hint: 'kvwise model' without --gpu shows its bytes"
             )
-        if not self.model.token_bytes(Precisions()):
-            raise ConfigError(f"{self.model.name} has no KV that grows with a prompt to load")
+        require_growing_kv(self.model)
 
     def seconds(self, tokens: int) -> float:
         """Estimated seconds to compute a prompt of so many tokens, alone."""
@@ -83,3 +82,13 @@ class Prefill:
         passed = 2 * each_bytes * (self.ranks - 1) / self.ranks
         rate = self.gpu.between_gb_per_s * 1e9 * EXCHANGE
         return 2 * len(self.model.layers) * passed / rate
+
+
+def require_growing_kv(model: Model) -> None:
+    """Refuse a model that has nothing to load.
+
+    Raises:
+        ConfigError: none of its KV grows with a prompt.
+    """
+    if not model.token_bytes(Precisions()):
+        raise ConfigError(f"{model.name} has no KV that grows with a prompt to load")

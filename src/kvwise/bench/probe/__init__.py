@@ -1,0 +1,1 @@
+"""What this host can do, measured within a time. It decides nothing; `kvwise plan` reads it."""

@@ -1,0 +1,383 @@
+"""Owns a plan's test on the live engine of this machine: what is predicted, then what comes.
+
+An engine computes prompts of some lengths and loads some from memory and from disk. From that alone
+follow predictions: from which prefix on a disk of one rate or another is quicker than computing,
+and what requests with the shape of a trace hit and wait for. Then just that is measured. Prompts
+are lists of tokens, so that every length is exact; the engine's own cache is emptied before each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvwise.bench import chat, machine, slow_serve
+from kvwise.bench.chat import Answer, Tokens
+from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench.engine_one_shot import CHUNK_TOKENS, TOKEN_BYTES
+from kvwise.bench.engine_quiet import Others, keep_off
+from kvwise.bench.engine_rig import engine_cores
+from kvwise.bench.engine_stats import median
+from kvwise.bench.places import SetupError
+from kvwise.bench.progress import Progress
+from kvwise.bench.provision import ensure_engine, ensure_smollm2
+from kvwise.bench.rows import Row, Rows
+from kvwise.bench.server import Engine, EngineOptions
+from kvwise.bench.slow_serve import Orders
+from kvwise.planner.oracle import Times
+from kvwise.planner.validate import (
+    BREAK_EVEN_OFF,
+    HITS_OFF,
+    TTFT_OFF,
+    Check,
+    Host,
+    Line,
+    Shape,
+    crossing,
+    times_of,
+)
+from kvwise.units import GIB, KIB, round_up
+
+CALIBRATED = (128, 256, 768, 1280, 1920, 2688, 3840)
+"""Lengths that predictions know computing of; whole chunks, as all lengths here."""
+
+LOADED = (256, 1280, 2688)
+"""Lengths that they know loading of, from memory and from the disk as it is."""
+
+CHECKED = (512, 1024, 1600, 2304, 3264)
+"""Lengths at which loading is held against computing, at each rate."""
+
+AIMS = (900, 1_500, 2_300)
+"""The rates are those at which these lengths would be the break-even, by the first look."""
+
+BLOCKS_MAX = 60
+"""Of a prompt of the trace."""
+
+AGAIN_EVERY = 8
+"""After so many requests of the trace computing is timed once more: machines change."""
+
+DISK_SHARE_MIN = 0.98
+PAGE_BYTES = 128 * KIB
+OBJECT_BYTES = round_up(CHUNK_TOKENS * TOKEN_BYTES, PAGE_BYTES)
+DISK_BYTES = 2 * GIB
+WRITTEN_S, RETURN_S, TIMEOUT_S = 120.0, 60.0, 60.0
+ANSWER_TOKENS = 2
+FIRST_ID, IDS = 1_000, 40_000
+"""Ids of common tokens of the model."""
+
+NO_STORE = {"no_store": True}
+SETTINGS = {
+    "KVWISE_PLAN_TIMEOUT_S": str(TIMEOUT_S),
+    "KVWISE_EVICT_POLICY": "lru",
+    "KVWISE_WRITE_MIN_CHANCE": "0",
+}
+"""Hits are predicted for an exact LRU that takes in everything."""
+
+_READING = (
+    "requests come one after the other, so nobody waits for anybody; the disk is slowed down below "
+    "kvwise, which is told to load, or to compute, whatever is quicker"
+)
+
+Seconds = dict[int, list[float]]
+"""Times to first token by length of the prompt, without its last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealityOptions:
+    """What a run is asked for.
+
+    Attributes:
+        out: folder for the logs and, during the run, the disk tier.
+        rounds: how often everything is measured at each rate.
+        spare_cores: cores that the engine leaves to everything else.
+        seed: draws tokens, and families of requests.
+    """
+
+    out: Path
+    rounds: int
+    spare_cores: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run found.
+
+    Attributes:
+        rows: everything, ready to be printed.
+        checks: predictions beside measurements.
+        times: of whole prompts, for `kvwise plan --recompute`.
+    """
+
+    rows: Rows
+    checks: list[Check]
+    times: Times
+
+
+@dataclass(slots=True)
+class _Rig:
+    """One engine, and a daemon that is told how slow to be and what to do."""
+
+    engine: Engine
+    daemon: Daemon
+    orders: Path
+    spare: list[int]
+    seed: int
+    progress: Progress
+    asked: int = 0
+    elsewhere: int = 0
+
+    def ask(self, prompt: list[int], orders: Orders, hints: dict[str, bool] | None) -> Answer:
+        """Ask once, of an engine that holds nothing of it."""
+        orders.write(self.orders)
+        chat.forget(self.engine.port)
+        self.asked += 1
+        question = Tokens(f"plan-{self.asked}", prompt, ANSWER_TOKENS, hints)
+        return chat.ask(self.engine.port, question)
+
+    def prompt(self, name: str, tokens: int) -> list[int]:
+        """The prompt of a name: whole chunks, and one token more."""
+        blocks = [f"{name}-{number}" for number in range(tokens // CHUNK_TOKENS)]
+        return prompt_of(blocks, self.seed)
+
+    def compute_s(self, tokens: int) -> float:
+        """Seconds to first token of a prompt that is computed."""
+        prompt = self.prompt(f"checked-{tokens}", tokens)
+        return self.ask(prompt, Orders("recompute"), NO_STORE).ttft_s
+
+    def load_s(self, tokens: int, tier: str, bytes_per_s: float = 0.0) -> float | None:
+        """The same when it is loaded; None when it was not, or from elsewhere too."""
+        prompt = self.prompt(f"checked-{tokens}", tokens)
+        answer = self.ask(prompt, Orders("load", bytes_per_s), NO_STORE)
+        (decision,) = self.daemon.decisions(limit=1)
+        share = decision.tiers.get(tier, 0) / tokens
+        if answer.cached_tokens != tokens or share < DISK_SHARE_MIN:
+            self.elsewhere += 1
+            return None
+        return answer.ttft_s
+
+    def begin(self, options: DaemonOptions) -> None:
+        """Another daemon in the place of this one, until the engine uses it.
+
+        Raises:
+            SetupError: the engine did not come back to it.
+        """
+        self.daemon.stop()
+        self.daemon = Daemon.start(options, self.progress)
+        keep_off({self.engine.session, self.daemon.session}, self.spare)
+        deadline = time.monotonic() + RETURN_S
+        prompt = self.prompt("return", CALIBRATED[0])
+        while not self.ask(prompt, Orders("load"), None).cached_tokens:
+            if time.monotonic() > deadline:
+                raise SetupError("the engine did not come back to the daemon; hint: see engine.log")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What predictions are made from."""
+
+    computed: Seconds = field(default_factory=dict)
+    memory: Seconds = field(default_factory=dict)
+    disk: Seconds = field(default_factory=dict)
+
+    def compute(self, rig: _Rig, lengths: Sequence[int]) -> None:
+        """Time computing at these lengths."""
+        for tokens in lengths:
+            self.computed.setdefault(tokens, []).append(rig.compute_s(tokens))
+
+    def load(self, rig: _Rig) -> None:
+        """Time loading: from the disk, and once more when it is in memory."""
+        for tokens in LOADED:
+            for tier, found in (("disk", self.disk), ("dram", self.memory)):
+                seconds = rig.load_s(tokens, tier)
+                if seconds is not None:
+                    found.setdefault(tokens, []).append(seconds)
+
+    def host(self) -> Host:
+        """As the planner takes it.
+
+        Raises:
+            SetupError: too little was loaded from where it should be.
+        """
+        for name, found in (("memory", self.memory), ("disk", self.disk)):
+            if len(found) < 2:
+                raise SetupError(f"prompts were not loaded from {name}; hint: see daemon.log")
+        return Host(
+            times_of("this engine", self.computed),
+            Line.through(self.memory),
+            Line.through(self.disk),
+            TOKEN_BYTES,
+        )
+
+
+def prompt_of(blocks: Sequence[object], seed: int) -> list[int]:
+    """Tokens of blocks, the same for the same ones, and one token more."""
+    ids: list[int] = []
+    for block in blocks:
+        text = hashlib.shake_128(f"{seed}:{block}".encode()).digest(2 * CHUNK_TOKENS)
+        ids += [FIRST_ID + word % IDS for word in struct.unpack(f"<{CHUNK_TOKENS}H", text)]
+    return [*ids, FIRST_ID]
+
+
+def run_reality(options: RealityOptions, shape: Shape, command: str, progress: Progress) -> Outcome:
+    """Predict and measure; nothing that was started is left running, however this ends.
+
+    Raises:
+        KvwiseError: something could not be installed, started or asked.
+    """
+    started = datetime.now(UTC)
+    options.out.mkdir(parents=True, exist_ok=True)
+    facts = machine.describe(options.out)
+    with _prepared(options, progress) as rig:
+        facts |= {"engine": f"vLLM {chat.version(rig.engine.port)}", "model": "SmolLM2-135M"}
+        others = Others({rig.engine.session})
+        known, checks = _Known(), list[Check]()
+        checks += _break_evens(rig, known, options.rounds)
+        host = known.host()
+        checks += _replay(rig, host, shape)
+        facts |= {"others_cores": round(others.cores(), 2)}
+        elsewhere = rig.elsewhere
+    notes = [_READING]
+    if elsewhere:
+        notes.append(f"{elsewhere} loads were not from where they should be, and left out")
+    rows = Rows(
+        bench="plan-validate",
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
+        rows=[*({"path": "check", **check.row()} for check in checks), *_measured(host)],
+        notes=notes,
+    )
+    return Outcome(rows, checks, host.oracle)
+
+
+def _measured(host: Host) -> list[Row]:
+    """What predictions were made from."""
+    rows: list[Row] = [
+        {"path": "prefill", "tokens": tokens, "seconds": round(seconds, 6)}
+        for tokens, seconds in host.oracle.knots
+    ]
+    for name, line in (("memory", host.memory), ("disk", host.disk)):
+        rate = TOKEN_BYTES / line.token_s / 1e9 if line.token_s else None
+        rows.append({"path": name, "fixed_ms": round(line.fixed_s * 1e3, 2), "gb_per_s": rate})
+    return rows
+
+
+def _break_evens(rig: _Rig, known: _Known, rounds: int) -> list[Check]:
+    """Lengths from which loading is quicker, at three rates."""
+    for tokens in sorted({*LOADED, *CHECKED}):
+        rig.progress.now(f"storing a prompt of {tokens} tokens")
+        rig.ask(rig.prompt(f"checked-{tokens}", tokens), Orders("recompute"), None)
+        if not rig.daemon.written(WRITTEN_S):
+            raise SetupError("the prompts were not written in time; hint: use a faster disk")
+    rig.progress.now("looking how fast this engine computes and loads")
+    known.compute(rig, CALIBRATED)
+    known.load(rig)
+    first = known.host()
+    rates = [first.rate_for(aim) for aim in AIMS]
+    computed = {rate: Seconds() for rate in rates}
+    loaded = {rate: Seconds() for rate in rates}
+    for number in range(1, rounds + 1):
+        for rate in rates:
+            where = f"disk at {rate / 1e6:.1f} MB/s, round {number} of {rounds}"
+            _pass(rig, known, (rate, where), computed[rate], loaded[rate])
+        known.load(rig)
+    host = known.host()
+    checks = []
+    for rate in rates:
+        said = f"break-even prefix, disk at {rate / 1e6:.1f} MB/s"
+        predicted = host.break_even_tokens(rate, CALIBRATED[0], CALIBRATED[-1])
+        measured = crossing(loaded[rate], computed[rate])
+        checks.append(Check(said, "tokens", predicted, measured, BREAK_EVEN_OFF))
+    rig.progress.done(f"loading was held against computing at {len(rates)} rates of the disk")
+    return checks
+
+
+def _pass(
+    rig: _Rig, known: _Known, at: tuple[float, str], computed: Seconds, loaded: Seconds
+) -> None:
+    """All lengths once at a rate: those that are known beside those that are held against it."""
+    rate, where = at
+    mine: dict[int, float] = {}
+    for tokens in sorted({*CALIBRATED, *CHECKED}):
+        rig.progress.now(f"{where}: computing {tokens} tokens")
+        if tokens in CHECKED:
+            mine[tokens] = rig.compute_s(tokens)
+        else:
+            known.compute(rig, [tokens])
+    for tokens in CHECKED:
+        rig.progress.now(f"{where}: loading {tokens} tokens")
+        seconds = rig.load_s(tokens, "disk", rate)
+        if seconds is not None:
+            computed.setdefault(tokens, []).append(mine[tokens])
+            loaded.setdefault(tokens, []).append(seconds)
+
+
+def _replay(rig: _Rig, host: Host, shape: Shape) -> list[Check]:
+    """What requests with the shape of a trace hit, and how long they wait."""
+    memory_bytes = shape.capacity_blocks * OBJECT_BYTES
+    rig.begin(replace(rig.daemon.options, dram_bytes=memory_bytes, disk=None, disk_bytes=0))
+    known, cached, waited = _Known(), list[int](), list[float]()
+    usual = [tokens for tokens in CALIBRATED if tokens <= BLOCKS_MAX * CHUNK_TOKENS]
+    for number, blocks in enumerate(shape.prompts):
+        rig.progress.now(f"request {number + 1} of {len(shape.prompts)} of the trace")
+        if number % AGAIN_EVERY == 0:
+            known.compute(rig, [usual[number // AGAIN_EVERY % len(usual)]])
+        answer = rig.ask(prompt_of(blocks, rig.seed), Orders("load"), None)
+        cached.append(answer.cached_tokens)
+        waited.append(answer.ttft_s)
+    known.compute(rig, usual)
+    now = replace(host, oracle=times_of("this engine", known.computed))
+    predicted_s = [
+        now.ttft_s(hit * CHUNK_TOKENS, (len(blocks) - hit) * CHUNK_TOKENS + 1)
+        for hit, blocks in zip(shape.hits, shape.prompts, strict=True)
+    ]
+    rig.progress.done(f"{len(waited)} requests of the trace came to {sum(cached)} cached tokens")
+    said = f"hit ratio, {len(waited)} requests, memory for {shape.capacity_blocks} blocks"
+    ratios = shape.hit_ratio, sum(cached) / CHUNK_TOKENS / shape.blocks
+    middles = median(predicted_s) * 1e3, median(waited) * 1e3
+    return [
+        Check(said, "of blocks", *ratios, HITS_OFF, is_ratio=False),
+        Check("time to first token, p50", "ms", *middles, TTFT_OFF),
+    ]
+
+
+@contextmanager
+def _prepared(options: RealityOptions, progress: Progress) -> Iterator[_Rig]:
+    """Start everything, and end everything that was started, however this ends."""
+    python = ensure_engine(progress)
+    model = ensure_smollm2(python, progress)
+    cores, spare = engine_cores(options.spare_cores)
+    out = options.out.resolve()
+    with (
+        tempfile.TemporaryDirectory(prefix="kvwise-plan-") as place,
+        tempfile.TemporaryDirectory(dir=out, prefix="plan-disk-") as disk,
+    ):
+        socket, orders = Path(place) / "kvwise.sock", Path(place) / "orders.json"
+        Orders().write(orders)
+        daemon = DaemonOptions(
+            socket,
+            CALIBRATED[-1] // CHUNK_TOKENS * OBJECT_BYTES,
+            out / "daemon.log",
+            disk=Path(disk),
+            disk_bytes=DISK_BYTES,
+            settings=SETTINGS,
+            program=(slow_serve.__name__, str(orders)),
+        )
+        engine = EngineOptions(python, model, out, {"client.url": str(socket)}, cores)
+        with Daemon.start(daemon, progress) as first, Engine.start(engine, progress) as server:
+            keep_off({server.session, first.session}, spare)
+            progress.done("an engine and a daemon are ready")
+            rig = _Rig(server, first, orders, spare, options.seed, progress)
+            try:
+                yield rig
+            finally:
+                rig.daemon.stop()
