@@ -176,16 +176,6 @@ def test_sizes() -> None:
     assert spoiled.nbytes == 32 + 4 * 4 + 5 * 6144
 
 
-def test_nothing_compiled_is_left_on_disk() -> None:
-    """Loops made for a kind and a form are not cached: no other process would find them."""
-    from kvwise.codecs import floats_cpu, fp8_cpu, nvfp4_cpu
-
-    loops = (fp8_cpu.loops(Kind.BF16, floats_cpu.E4M3), nvfp4_cpu.loops(Kind.BF16))
-    made = [loop for some in loops for loop in (some.encode, some.decode)]
-
-    assert [loop.stats.cache_path for loop in made] == [None] * 4  # type: ignore[attr-defined]
-
-
 def test_golden_bytes() -> None:
     """The format is what the module says, to the byte."""
     values = np.zeros((4, 4096))

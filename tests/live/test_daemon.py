@@ -345,9 +345,13 @@ def test_two_daemons_cannot_share_a_disk(config: Config, running: Daemon, tmp_pa
 
 
 def test_a_removed_cache_directory_is_a_few_lines(
-    config: Config, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Whoever removes the directory under a daemon learns it, and not once for each record."""
+    """Whoever removes the directory under a daemon learns it, and not once for each record.
+
+    What memory has wholly is still found; the other policies leave last blocks to the disk first.
+    """
+    config = settings(tmp_path, disk=True, evict_policy="lru")
     with thread_daemon(config):
         client = client_of(config)
         for seed in range(40):
