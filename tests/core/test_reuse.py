@@ -163,6 +163,18 @@ def test_lengths_and_namespaces_are_told_apart(cache: Cache) -> None:
     assert later.isdisjoint(apart.values())
 
 
+def test_what_is_new_is_told_apart_by_its_own_length(cache: Cache) -> None:
+    """Of equally long second turns, one adds a little and one nearly all there is."""
+    kinds = []
+    for session, begin in ((100, 9), (200, 1)):
+        cache.request(f"{session}a", prompt(*range(session, session + begin)), tokens=1)
+        whole = prompt(*range(session, session + 10))
+        (count, stamp), _ = cache.request(f"{session}b", whole, tokens=2 * LENGTHS[-1])
+        assert count == 4 * (10 - begin) - 1
+        kinds.append(cache.kind(stamp).number)
+    assert kinds[0] != kinds[1]
+
+
 def test_pauses_are_told_apart_where_they_are_told(cache: Cache) -> None:
     """Who waits for a tool comes back sooner than who waits for a user; the untold know neither."""
     first, stamps = {"tool": 3, "user": 300, "": 40}, dict[str, int]()

@@ -39,8 +39,9 @@ _SIGN, _MANTISSA, _FOUR = 0x8000, 0x007F, 0x0780
 @compiled
 def can_stream(codes: Any, words: Any, far: int) -> bool:
     """Whether a segment can and should be restored by `stream_fixed`."""
-    whole = words.ctypes.data % LINE == 0 and 8 * codes.size % TURN == 0
-    return whole and far * ELEMENTS_PER_ESCAPE <= 4 * words.size
+    whole: bool = words.ctypes.data % LINE == 0 and 8 * codes.size % TURN == 0
+    few: bool = far * ELEMENTS_PER_ESCAPE <= 4 * words.size
+    return whole and few
 
 
 @compiled

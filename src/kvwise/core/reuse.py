@@ -32,7 +32,7 @@ TURNS_MAX = 6
 """Turns from here on are one class."""
 
 LENGTHS = (2_048, 8_192, 32_768)
-"""Where prompts count as longer, in tokens."""
+"""Where prompts count as longer, in tokens, and what is new in them."""
 
 SPACES_MAX = 8
 """Namespaces that are told apart; those that came later are learned about together."""
@@ -262,7 +262,10 @@ class Reuse:
     def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
         """A use of this request begins, of so many blocks from place `first` of its prompt on."""
         about = visit.about
-        length = bisect_left(LENGTHS, about.tokens)
+        tokens = about.tokens
+        if way is Way.NEW:  # much that is new is less likely to be gone on from, in any prompt
+            tokens = tokens * blocks // visit.chunks
+        length = bisect_left(LENGTHS, tokens)
         coarse = (way, min(visit.turn, TURNS_MAX))
         fine = (length, min(about.space, SPACES_MAX))
         told = (PAUSES.index(about.pause),) if about.pause else ()
