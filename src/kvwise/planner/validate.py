@@ -86,7 +86,7 @@ class Host:
         """The prefix from which on loading is quicker, between two lengths; None for none."""
 
         def gain_s(tokens: float) -> float:
-            return self.oracle.seconds(round(tokens)) - self.from_disk_s(tokens, bytes_per_s)
+            return self.oracle.smooth(tokens) - self.from_disk_s(tokens, bytes_per_s)
 
         points = np.linspace(low, high, STEPS).tolist()
         gains = [gain_s(point) for point in points]
@@ -98,7 +98,7 @@ class Host:
 
     def rate_for(self, tokens: int) -> float:
         """Bytes a second at which loading so many tokens takes as long as computing them."""
-        left_s = self.oracle.seconds(tokens) - self.disk.fixed_s
+        left_s = self.oracle.smooth(tokens) - self.disk.fixed_s
         return tokens * self.token_bytes / left_s if left_s > 0 else float("inf")
 
     def ttft_s(self, cached: int, rest: int) -> float:
