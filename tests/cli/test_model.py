@@ -112,3 +112,15 @@ def test_names_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
     assert code == 0
     assert "[/x]" in out
+
+
+def test_weights_and_ranks_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights larger than the GPUs are said, with how many it takes, and so are odd ranks."""
+    code, out, _ = ran(capsys, "model", "llama-3.1-70b", "--gpu", "h100-sxm")
+    assert code == 0
+    assert "The weights do not fit: 141 GB in BF16" in out
+    assert "It takes 2 such GPUs" in out
+    _, out, _ = ran(capsys, "model", "llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "8")
+    assert "do not fit" not in out
+    _, out, _ = ran(capsys, "model", "llama-3.1-70b", "--tp", "3")
+    assert "3 ranks cannot share" in out

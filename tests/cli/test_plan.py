@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from html import escape
 from pathlib import Path
 
 import pytest
 
 from kvwise import cli
+from kvwise import config as configuration
+from tests.live.support import SPACE, Served, asks
+
+SMALL = {
+    "KVWISE_DRAM_SIZE": "64MiB",
+    "KVWISE_DISK_SIZE": "1GiB",
+    "KVWISE_DISK_MIN_FREE": "16MiB",
+    "KVWISE_SERVE_METRICS": "",
+}
+"""What a machine for tests has, in place of what was planned for."""
 
 
 def ran(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -16,6 +28,14 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     code = cli.run([*map(str, arguments)])
     told = capsys.readouterr()
     return code, told.out, told.err
+
+
+@pytest.fixture
+def cheap(tmp_path: Path) -> Path:
+    """Drives at a price at which they pay for these chats."""
+    path = tmp_path / "cheap.toml"
+    path.write_text('[price.drive-tb]\namount = 50\nunit = "USD to buy a TB"\n')
+    return path
 
 
 @pytest.fixture
@@ -68,9 +88,12 @@ def test_a_page_that_asks_nobody(
     assert "cannot write" in err
 
 
-def test_what_is_started_keeps_its_promise(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_started_keeps_its_promise(
+    chats: Path, cheap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Drives are named with their write budget, memory is no more than what is needed."""
-    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--json")
+    made = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--json")
+    asked = (*made, "--hardware", cheap)
     code, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "40GB", "--drive-size", "1TB")
     told = json.loads(out)
     verdicts = {one["boundary"]: one["verdict"] for one in told["decisions"]}
@@ -80,6 +103,77 @@ def test_what_is_started_keeps_its_promise(chats: Path, capsys: pytest.CaptureFi
     assert told["serve"].startswith("KVWISE_DISK_DWPD=1 kvwise serve --dram 40GB --disk ")
     _, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "100TB")
     assert "100000GB" not in json.loads(out)["serve"]
+
+
+def test_names_of_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    """All names that --gpu and --drive take are listed without a model or a trace."""
+    code, out, _ = ran(capsys, "plan", "--list-hardware")
+
+    assert code == 0
+    assert all(name in out for name in ("h100-sxm", "l40s", "nvme-qlc", "cxl", "dram-pcie5"))
+
+
+def test_a_stack_that_is_served_as_it_is(
+    chats: Path,
+    cheap: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A daemon serves the file that was written, with sizes of this machine instead of that one."""
+    out, socket, drive = tmp_path / "out", tmp_path / "kv.sock", tmp_path / "drive"
+    asked: list[str | Path]
+    asked = ["plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--hosts", "1"]
+    asked += ["--dram", "40GB", "--drives", "1", "--drive-size", "4TB", "--out", out]
+    asked += ["--hardware", cheap]
+    code, _, _ = ran(capsys, *asked, "--disk", drive, "--socket", socket)
+    told = json.loads((out / "plan.json").read_text())
+
+    assert code == 0
+    assert {path.name for path in out.iterdir()} == {
+        "plan.json",
+        "plan.html",
+        "stack.toml",
+        "vllm.sh",
+        "sglang.sh",
+    }
+    assert configuration.load(out / "stack.toml", environ={}).disk.dwpd == 1
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
+    line = [sys.executable, "-m", "kvwise", "serve", "--json", "--config"]
+    line.append(str(out / "stack.toml"))
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    daemon = Served(process, str(socket), json.loads(process.stdout.readline()))
+    try:
+        assert daemon.facts["socket"] == str(socket)
+        client = daemon.client()
+        client.join(SPACE)
+        assert asks(client)
+        client.close()
+    finally:
+        assert daemon.end() == 0
+    assert (drive / "budget.kvwise").exists()
+    assert f'"client.url":"{socket}"' in (out / "vllm.sh").read_text()
+    assert told["stack"]["disk"]["paths"] == [str(drive)]
+
+
+def test_money_and_what_would_change_it(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and JSON tell what levels cost and save, a million tokens cost, and what turns it."""
+    asked = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--dram", "64GB")
+    code, out, _ = ran(capsys, *asked)
+    _, text, _ = ran(capsys, *asked, "--json")
+    told = json.loads(text)
+
+    assert code == 0
+    assert "a million tokens of prompts" in out
+    assert "what would change this" in out
+    bill = told["bill"]
+    assert bill["own_cache_usd_per_million_tokens"] < bill["without_cache_usd_per_million_tokens"]
+    assert all(one["as_of"] and one["from"] for one in told["prices"].values())
+    (nvme,) = (one for one in told["decisions"] if one["boundary"] == "nvme")
+    assert nvme["numbers"]["costs_usd_per_month"] > 0
+    assert all(one["becomes"] != nvme["verdict"] for one in nvme["sensitivity"])
 
 
 def test_unique_prompts_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +198,8 @@ def test_unique_prompts_are_told_so(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"--drive": "floppy"}, "no drive 'floppy'"),
         ({"--drive": "dram-pcie5"}, "no drive 'dram-pcie5'"),
         ({"--dram": "much"}, "--dram"),
+        ({"--tp": "3"}, "3 ranks cannot share"),
+        ({"--disk": "/mnt/a"}, "hint: --drives 1"),
     ],
 )
 def test_wrong_words_are_named(

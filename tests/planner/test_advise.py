@@ -7,51 +7,19 @@ from functools import cache
 
 import pytest
 
-from kvwise.planner.advise import Decision, Site, Verdict, advise
-from kvwise.planner.catalogue import find_model
-from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import read_hardware
-from kvwise.planner.prefill import Prefill
+from kvwise.planner.advise import advise
 from kvwise.planner.shapes import Precision, Precisions
-from kvwise.sim.trace.distance import measure_reuse
+from kvwise.planner.site import Verdict
 from kvwise.sim.trace.records import Trace
+from tests.planner.support import KNOWN, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
 from tests.sim.trace.support import load, published, quiet
-
-KNOWN = read_hardware()
 
 
 @cache
 def conversation() -> Trace:
     """The published trace of a chat cluster."""
     return load(published("mooncake_conversation_trace.jsonl.gz"))
-
-
-def demand_of(trace: Trace, model: str = "llama-3.1-70b", gpu: str = "h100-sxm") -> Demand:
-    """A trace on eight GPUs."""
-    return Demand(trace, measure_reuse(trace, quiet), Prefill(find_model(model), KNOWN.gpu(gpu), 8))
-
-
-def site_of(model: str = "llama-3.1-70b", gpu: str = "h100-sxm") -> Site:
-    """Two hosts with 1 TB of memory and eight drives of 7.68 TB in all."""
-    return Site(
-        model=find_model(model),
-        kept=Precisions(),
-        gpus=8,
-        hbm_bytes=KNOWN.gpu(gpu).hbm_gb * 1e9,
-        weight_bytes=2.0,
-        hosts=2,
-        dram=KNOWN.tiers["dram-pcie5"],
-        dram_bytes=1e12,
-        drive=KNOWN.tiers["nvme-gen5"],
-        drives=4,
-        drive_bytes=7.68e12,
-    )
-
-
-def by_boundary(decisions: list[Decision]) -> dict[str, Decision]:
-    """Decisions by what they are about."""
-    return {one.boundary: one for one in decisions}
 
 
 def test_a_chat_cluster_as_it_is_known() -> None:

@@ -18,7 +18,7 @@ _BAR_MIN_PERCENT = 0.4
 
 _SVG = (
     '<svg class="chart" width="100%" height="{height}" role="img" aria-label="{title}">'
-    '<title>{title}</title><defs><pattern id="hatch" width="7" height="7" '
+    '<title>{title}</title>{desc}<defs><pattern id="hatch" width="7" height="7" '
     'patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="7" height="7" '
     'class="hatch-back"/><line x1="0" y1="0" x2="0" y2="7" class="hatch-line"/></pattern></defs>'
     "{rows}</svg>"
@@ -52,11 +52,12 @@ class Bar:
     kind: str
 
 
-def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """A chart of horizontal bars from zero, on a linear scale."""
+def bar_chart(title: str, bars: Sequence[Bar], about: str = "") -> str:
+    """A chart of horizontal bars from zero, on a linear scale; `about` describes it in words."""
     most = max([1e-9, *(max([bar.value, *bar.samples]) for bar in bars)])
     rows = "".join(_row(bar, index * _ROW, 100 / most) for index, bar in enumerate(bars))
-    return _SVG.format(height=_ROW * len(bars), title=escape(title), rows=rows)
+    desc = f"<desc>{escape(about)}</desc>" if about else ""
+    return _SVG.format(height=_ROW * len(bars), title=escape(title), desc=desc, rows=rows)
 
 
 def _row(bar: Bar, top: int, percent: float) -> str:

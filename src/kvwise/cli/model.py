@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kvwise.planner.hardware import TierPart, read_hardware
 from kvwise.planner.oracle import Oracle
 from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
 from kvwise.planner.shapes import Model, Precision, Precisions
+from kvwise.planner.site import HBM_SHARE
 from kvwise.units import format_seconds, format_size
 
 TOKENS = (8_192, 32_768, 131_072)
@@ -104,6 +106,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     if gpu is not None:
         prefill = Prefill(model, known.gpu(gpu), tp * pp)
         told["loading"] = loading(prefill, model.of_rank(tp, pp), kept, known.tiers, lengths)
+        told["loading"]["weights"] = _weights(prefill)
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return 0
@@ -111,6 +114,10 @@ def command(  # noqa: PLR0913  one parameter for each option
     _show(model, told, console)
     if gpu is not None:
         _show_loading(told["loading"], console)
+        if why := told["loading"]["weights"]["why_not"]:
+            console.print(f"\n{escape(why)}", style="bold", soft_wrap=True)
+    if uneven := model.uneven(tp):
+        console.print(f"\n{escape(uneven)}", style="bold", soft_wrap=True)
     return 0
 
 
@@ -188,6 +195,22 @@ def loading(
         },
         "lengths": lengths,
     }
+
+
+def _weights(prefill: Prefill) -> dict[str, Any]:
+    """Whether the weights fit in BF16, and what would make them fit."""
+    room_gb = HBM_SHARE * prefill.gpu.hbm_gb * prefill.ranks
+    weights_gb = prefill.model.weights * 2 / 1e9
+    why = ""
+    if weights_gb > room_gb:
+        least = ceil(weights_gb / (HBM_SHARE * prefill.gpu.hbm_gb))
+        half = "; in FP8 they fit" if weights_gb / 2 < room_gb else ""
+        why = (
+            f"The weights do not fit: {weights_gb:,.0f} GB in BF16, and {prefill.ranks} x "
+            f"{prefill.gpu.name} have {room_gb:,.0f} GB for weights and KV{half}. "
+            f"It takes {least} such GPUs."
+        )
+    return {"weights_gb_bf16": weights_gb, "room_gb": room_gb, "why_not": why}
 
 
 def _show_loading(told: dict[str, Any], console: Console) -> None:

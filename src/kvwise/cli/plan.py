@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import click
 from rich.console import Console
@@ -12,17 +13,19 @@ from rich.console import Console
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.plan_check import checking, validate
-from kvwise.cli.plan_options import Said, planning, site_of
+from kvwise.cli.plan_options import Said, places_of, planning, site_of
 from kvwise.cli.plan_page import render
+from kvwise.cli.plan_pictured import pictured
 from kvwise.cli.plan_text import show
-from kvwise.cli.plan_told import pictured, told_of
+from kvwise.cli.plan_told import Plan, told_of
 from kvwise.cli.reading import options_of, reading
 from kvwise.errors import ConfigError
-from kvwise.planner.advise import advise
-from kvwise.planner.catalogue import find_model
+from kvwise.planner.advise import decide, routes
+from kvwise.planner.catalogue import engine_name, find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
 from kvwise.planner.oracle import oracle_of
+from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.sim.trace.distance import measure_reuse
 from kvwise.sim.trace.read import read
@@ -31,10 +34,11 @@ from kvwise.sim.trace.read import read
 @click.command(
     epilog="""\b
 Examples:
+  kvwise plan --list-hardware
   kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace chat.jsonl
   kvwise plan --model deepseek-v3 --gpu h200-sxm --tp 8 --weights fp8 --trace sessions/
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
-  kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --html plan.html
+  kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --out plan/
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
   kvwise plan --validate --trace mine.jsonl --times here.csv
 """
@@ -50,8 +54,9 @@ def command(
 
     Reuse first: prompts that never come back need no cache. Then what half the bytes would bring,
     what the engine's own cache hits already, what the host's memory adds, and only then drives:
-    whether loading from them is quicker than computing, and how long they live. Last what a shared
-    tier, a codec and a router add.
+    whether loading from them is quicker than computing, and what is left when they live as long as
+    they are rated for. Last what a shared tier, a codec and a router add. Each level is said with
+    what it saves and costs in a month, and with what would change the verdict.
 
     Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
     are for 'kvwise sim --stack'.
@@ -59,27 +64,58 @@ def command(
     if said["validate"]:
         return validate(files, options_of(said), said, as_json=as_json)
     take_kills_as_ctrl_c()
-    known = read_hardware(said["hardware"])
-    model = find_model(model_name)
-    chosen = Precision[said["kv"].upper()] if said["kv"] else model.declared or Precision.BF16
-    oracle = oracle_of(said["recompute"], model, known.gpu(said["gpu"]), said["tp"])
     with Terminal(Console(stderr=True)) as progress:
-        trace = read(files, options_of(said), progress.now)
-        reuse = measure_reuse(trace, progress.now)
-        if not reuse.input_blocks:
-            raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
-        demand = Demand(trace, reuse, oracle)
-        site = site_of(model, Precisions(chosen), known, said, demand)
-        decisions = advise(site, demand, progress.now)
-    told = told_of(site, demand, oracle, decisions) | pictured(site, demand, oracle, known)
-    page = said["html"]
-    if page is not None:
-        try:
-            page.write_text(render(told), "utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {page}: {error.strerror}") from error
+        plan = _planned(model_name, files, said, progress.now)
+        progress.now("turning inputs to see what would change a verdict")
+        told = told_of(plan) | pictured(plan)
+    _write(told, said)
     if as_json:
         click.echo(json.dumps(told, indent=2))
     else:
-        show(told, decisions, Console(highlight=False))
+        show(told, Console(highlight=False))
     return 0
+
+
+def _planned(
+    model_name: str, files: tuple[Path, ...], said: Said, report: Callable[[str], None]
+) -> Plan:
+    """Read everything and decide."""
+    known = read_hardware(said["hardware"])
+    model = find_model(model_name)
+    if uneven := model.uneven(said["tp"]):
+        raise ConfigError(uneven)
+    chosen = Precision[said["kv"].upper()] if said["kv"] else model.declared or Precision.BF16
+    oracle = oracle_of(said["recompute"], model, known.gpu(said["gpu"]), said["tp"])
+    trace = read(files, options_of(said), report)
+    reuse = measure_reuse(trace, report)
+    if not reuse.input_blocks:
+        raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
+    demand = Demand(trace, reuse, oracle)
+    site = site_of(model, Precisions(chosen), known, said, demand)
+    routed = routes(site, demand, report)
+    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
+    return Plan(site, demand, oracle, known, decisions, places_of(said), engine_name(model_name))
+
+
+def _write(told: dict[str, Any], said: Said) -> None:
+    """Write the files that were asked for."""
+    files: dict[Path, str] = {}
+    folder = said["out"]
+    if folder is not None:
+        files |= {folder / "plan.json": json.dumps(told, indent=2), folder / "plan.html": ""}
+        for name, flags in told["engine_flags"].items():
+            script = f"#!/bin/sh\n# {flags['engine']}: {flags['tried']}\n{flags['shell']}\n"
+            files[folder / f"{name}.sh"] = script
+    stacks = [folder / "stack.toml"] if folder is not None else []
+    stacks += [said["stack"]] if said["stack"] is not None else []
+    if stacks and told["stack_toml"] is not None:
+        files |= dict.fromkeys(stacks, told["stack_toml"])
+    if said["html"] is not None:
+        files[said["html"]] = ""
+    for path, text in files.items():
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text or render(told), "utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error

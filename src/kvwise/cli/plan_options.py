@@ -5,23 +5,32 @@ It reads no trace and decides nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from kvwise.cli.options import giving
 from kvwise.cli.plan_check import Checking, ToPlan
+from kvwise.cli.plan_text import show_hardware
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
-from kvwise.planner.advise import Site
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware
+from kvwise.planner.hardware import Hardware, Origin, TierPart, read_hardware
+from kvwise.planner.prices import Prices
 from kvwise.planner.shapes import Model, Precisions
+from kvwise.planner.site import Site
+from kvwise.planner.stack import Places
 from kvwise.units import parse_size
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 DRAM_TIER = "dram-pcie5"
+PCIE5_GB_PER_S = 64.0
+LINK_REACHED = 0.86
+"""Of a link's rate, what copies reach, as on the link that was measured."""
+
 BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
@@ -40,6 +49,17 @@ class Said(Reading, Checking):
     drive_size: str
     hardware: Path | None
     html: Path | None
+    stack: Path | None
+    out: Path | None
+    socket: str
+    disk: tuple[str, ...]
+
+
+def _list_hardware(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print what there is and leave, before anything else is asked for."""
+    if wanted:
+        show_hardware(read_hardware(ctx.params.get("hardware")), Console(highlight=False))
+        ctx.exit()
 
 
 planning = giving(
@@ -52,7 +72,13 @@ planning = giving(
             required=True,
             help="See 'kvwise model'.",
         ),
-        click.option("--gpu", cls=ToPlan, metavar="NAME", required=True, help="What computes."),
+        click.option(
+            "--gpu",
+            cls=ToPlan,
+            metavar="NAME",
+            required=True,
+            help="What computes: see --list-hardware.",
+        ),
         click.option(
             "--tp", type=click.IntRange(1, 4096), default=1, help="GPUs of a host, one engine."
         ),
@@ -107,12 +133,43 @@ planning = giving(
         click.option(
             "--hardware",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="TOML file with GPUs and tiers of your own.",
+            is_eager=True,
+            help="TOML file with GPUs, tiers and prices of your own.",
         ),
         click.option(
             "--html",
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
             help="Write a page with pictures there too.",
+        ),
+        click.option(
+            "--stack",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            help="Write the daemon's configuration there, for 'kvwise serve --config'.",
+        ),
+        click.option(
+            "--out",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Write all there: plan.json, plan.html, stack.toml, vllm.sh, sglang.sh.",
+        ),
+        click.option(
+            "--socket",
+            metavar="PATH",
+            default="",
+            help="Where daemon and engines meet.  [default: as 'kvwise serve' does for this user]",
+        ),
+        click.option(
+            "--disk",
+            metavar="PATH",
+            multiple=True,
+            help="Directory on a drive, once for each.  [default: /mnt/nvme0/kvwise and so on]",
+        ),
+        click.option(
+            "--list-hardware",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_list_hardware,
+            help="Print the names of GPUs and drives, and exit.",
         ),
     ]
 )
@@ -125,6 +182,11 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
     if drive is None or drive.per_gpu:
         kinds = ", ".join(name for name, tier in known.tiers.items() if not tier.per_gpu)
         raise ConfigError(f"there is no drive {said['drive']!r}; hint: there is {kinds}")
+    if said["disk"] and len(said["disk"]) != said["drives"]:
+        raise ConfigError(
+            f"{len(said['disk'])} x --disk for {said['drives']} drives; "
+            f"hint: --drives {len(said['disk'])}"
+        )
     return Site(
         model=model,
         kept=kept,
@@ -132,12 +194,30 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
         weight_bytes=WEIGHT_BYTES[said["weights"]],
         hosts=said["hosts"] or max(1, ceil(demand.engines / BUSY)),
-        dram=known.tiers[DRAM_TIER],
+        dram=_memory(known, said["gpu"]),
         dram_bytes=_bytes("--dram", said["dram"]),
         drive=drive,
         drives=said["drives"],
         drive_bytes=_bytes("--drive-size", said["drive_size"]),
+        prices=Prices.of(known, said["gpu"].lower(), drive.name),
         snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
+    )
+
+
+def _memory(known: Hardware, name: str) -> TierPart:
+    """The host's memory, over the link that a GPU has to it."""
+    tier, gpu = known.tiers[DRAM_TIER], known.gpu(name)
+    if gpu.host_link_gb_per_s == PCIE5_GB_PER_S:
+        return tier
+    rate = round(LINK_REACHED * gpu.host_link_gb_per_s, 1)
+    origin = Origin(gpu.origin.as_of, f"{LINK_REACHED:.0%} of the link of {name}", "assumed")
+    return replace(
+        tier,
+        name="dram",
+        about=f"host memory over the link of {name}",
+        read_gb_per_s=rate,
+        write_gb_per_s=rate,
+        origin=origin,
     )
 
 
@@ -147,3 +227,14 @@ def _bytes(option: str, text: str) -> int:
         return parse_size(text)
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def places_of(said: Said) -> Places:
+    """Where things are on a host."""
+    socket = _absolute(said["socket"]) if said["socket"] else ""
+    drives = tuple(map(_absolute, said["disk"]))
+    return Places(socket, drives) if drives else Places(socket)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -7,8 +7,16 @@ from html import escape
 from typing import Any
 
 import kvwise
-from kvwise.bench.chart import Bar, bar_chart
 from kvwise.bench.page import document, table
+from kvwise.cli.plan_charts import (
+    change_chart,
+    cost_chart,
+    kappa_chart,
+    rate_chart,
+    size_chart,
+    wear_chart,
+)
+from kvwise.cli.plan_text import change_text
 
 NAMES = {
     "reuse": "Reuse",
@@ -28,14 +36,16 @@ RESTS = {
     "assumed": "rests on an assumption about hardware",
 }
 MARKS = {"measured": "measured", "spec": "its maker says so", "assumed": "an estimate"}
+ASKED = {"measured": "measured", "spec": "sellers ask it", "assumed": "an estimate"}
 
 
 def render(told: Mapping[str, Any]) -> str:
     """The whole page, from what `kvwise plan --json` prints."""
     sections = [_subject(told), _tiles(told), _decisions(told)]
     if told["sizes"]:
-        sections += [_sizes(told), _loading(told)]
-    sections += [_numbers(told), _basis(told)]
+        sections += [size_chart(told), rate_chart(told), kappa_chart(told), wear_chart(told)]
+        sections += [cost_chart(told), change_chart(told)]
+    sections += [_start(told), _numbers(told), _basis(told)]
     return document(f"kvwise {kvwise.__version__} plan", _headline(told), sections)
 
 
@@ -71,11 +81,12 @@ def _subject(told: Mapping[str, Any]) -> str:
 
 def _tiles(told: Mapping[str, Any]) -> str:
     """Three numbers to remember."""
-    reuse = told["decisions"][0]["numbers"]
+    reuse, bill = told["decisions"][0]["numbers"], told["bill"]
+    saved = bill["own_cache_usd_per_month"] - bill["with_levels_usd_per_month"]
     tiles = [
         (f"{reuse['of_computing']:.0%}", "of all computing could be saved by not forgetting"),
         (f"{told['engines_busy_with_prefill']:.1f}", "hosts busy with prefill without a cache"),
-        (f"{told['token_bytes'] / 1024:,.0f} KiB", "of KV a token"),
+        (f"${saved:,.0f}", "saved a month by memory and drives, beyond their cost"),
     ]
     body = "".join(f"<div><b>{escape(big)}</b><span>{small}</span></div>" for big, small in tiles)
     return f'<section class="tiles">{body}</section>'
@@ -83,55 +94,34 @@ def _tiles(told: Mapping[str, Any]) -> str:
 
 def _decisions(told: Mapping[str, Any]) -> str:
     """The sequence."""
-    cards = [
-        f"<article><h3>{escape(NAMES[one['boundary']])}<b>{escape(one['verdict'])}</b></h3>"
-        f"<p>{escape(one['why'])}</p><small>{RESTS[one['confidence']]}</small></article>"
-        for one in told["decisions"]
-    ]
-    serve = told["serve"]
-    start = f"<h3>On each host</h3><p><code>{escape(serve)}</code></p>" if serve else ""
+    cards = []
+    for one in told["decisions"]:
+        changes = "".join(f"<br>{escape(change_text(change))}" for change in one["sensitivity"])
+        cards.append(
+            f"<article><h3>{escape(NAMES[one['boundary']])}<b>{escape(one['verdict'])}</b></h3>"
+            f"<p>{escape(one['why'])}</p><small>{RESTS[one['confidence']]}{changes}</small>"
+            "</article>"
+        )
     return (
         '<section class="sources"><h2>Level by level</h2><p>Each is looked at only as far as those '
-        f"before it leave something to gain.</p>{''.join(cards)}{start}</section>"
+        f"before it leave something to gain.</p>{''.join(cards)}</section>"
     )
 
 
-def _sizes(told: Mapping[str, Any]) -> str:
-    """What caches of some sizes hit."""
-    bars = [
-        Bar(
-            f"{one['label']}: {_size(one['bytes'])}",
-            one["hit_ratio"],
-            f"{one['hit_ratio']:.1%}",
-            (),
-            "strong" if one["is_here"] else "hatched",
+def _start(told: Mapping[str, Any]) -> str:
+    """What to start on each host."""
+    parts = []
+    if told["stack_toml"]:
+        parts.append(
+            "<p>The daemon, with <code>kvwise serve --config stack.toml</code>:</p>"
+            f"<pre>{escape(told['stack_toml'])}</pre>"
         )
-        for one in told["sizes"]
+    parts += [
+        f"<p>{escape(flags['engine'])} ({escape(flags['tried'])}):</p>"
+        f"<pre>{escape(flags['shell'])}</pre>"
+        for flags in told["engine_flags"].values()
     ]
-    return (
-        "<section><h2>What a size hits</h2><p>Share of all blocks of prompts, by an exact LRU over "
-        "all hosts; solid bars are the levels of this plan, hatched ones other sizes.</p>"
-        + bar_chart("Hit ratio by size", bars)
-        + "</section>"
-    )
-
-
-def _loading(told: Mapping[str, Any]) -> str:
-    """How much sooner a prompt is loaded than computed."""
-    lengths = told["loading"]
-    tiers = list(lengths[0]["speedup"])
-    rows = [
-        ("computing", *(f"{one['compute_s']:.2f} s" for one in lengths)),
-        ("loading must reach", *(f"{one['break_even_gb_per_s']:.3g} GB/s" for one in lengths)),
-        *((name, *(f"{one['speedup'][name]:.1f}x" for one in lengths)) for name in tiers),
-    ]
-    heads = ("", *(f"{one['tokens']:,} tokens" for one in lengths))
-    return (
-        "<section><h2>Loading or computing</h2><p>How many times as soon a prompt is there from "
-        "one unit of a tier; below 1x computing is quicker. One prompt at a time.</p>"
-        + table(heads, rows)
-        + "</section>"
-    )
+    return f"<section><h2>On each host</h2>{''.join(parts)}</section>" if parts else ""
 
 
 def _numbers(told: Mapping[str, Any]) -> str:
@@ -154,15 +144,15 @@ def _basis(told: Mapping[str, Any]) -> str:
         (name, MARKS[one["mark"]], one["as_of"], one["from"])
         for name, one in told["hardware"].items()
     ]
+    prices: Sequence[tuple[str, ...]] = [
+        (name, f"{one['amount']:g} {one['unit']}", ASKED[one["mark"]], one["as_of"], one["from"])
+        for name, one in told["prices"].items()
+    ]
     said = escape(told["estimate"]["said"])
     return (
         "<section><h2>What it rests on</h2>"
         + table(("hardware", "how known", "looked up", "from"), hardware)
+        + table(("price", "amount", "how known", "of", "from"), prices)
         + f"<p>{said} Nobody waits for anybody here: "
         "<code>kvwise sim --stack</code> plays queues through.</p></section>"
     )
-
-
-def _size(size_bytes: float) -> str:
-    """Bytes in decimal units."""
-    return f"{size_bytes / 1e12:,.2f} TB" if size_bytes >= 1e12 else f"{size_bytes / 1e9:,.0f} GB"

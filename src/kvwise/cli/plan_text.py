@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
@@ -10,12 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kvwise.planner.advise import Decision, Verdict
+from kvwise.planner.hardware import Hardware
+from kvwise.planner.site import usd
 
-STYLES = {Verdict.YES: "bold green", Verdict.HAVE: "green", Verdict.NO: "bold", Verdict.MAYBE: ""}
+STYLES = {"yes": "bold green", "you have it": "green", "no": "bold", "maybe": ""}
+CHANGES_MOST = 3
+"""How many inputs that would change a verdict are shown; JSON has all."""
 
 
-def show(told: dict[str, Any], decisions: Sequence[Decision], console: Console) -> None:
+def show(told: Mapping[str, Any], console: Console) -> None:
     """The answer as text."""
     gpus = f"{told['gpus_per_host']} x {told['gpu']}"
     console.print(
@@ -35,20 +38,107 @@ def show(told: dict[str, Any], decisions: Sequence[Decision], console: Console) 
     table.add_column("level")
     table.add_column("verdict", no_wrap=True)
     table.add_column("why")
-    for one in decisions:
-        style = STYLES[one.verdict]
-        verdict = f"[{style}]{one.verdict.value}[/]" if style else one.verdict.value
-        table.add_row(one.boundary, verdict, escape(one.why))
+    for one in told["decisions"]:
+        style = STYLES[one["verdict"]]
+        verdict = f"[{style}]{one['verdict']}[/]" if style else one["verdict"]
+        table.add_row(one["boundary"], verdict, escape(one["why"]))
     console.print(table)
-    if told["serve"]:
-        console.print("on each host:", style="bold")
-        console.print(f"  {escape(told['serve'])}", soft_wrap=True)
+    console.print()
+    _show_bill(told, console)
+    _show_changes(told, console)
+    _show_start(told, console)
     for note in told["notes"]:
         console.print(escape(note), style="bold", soft_wrap=True)
     console.print(
         f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. "
         f"{escape(told['estimate']['said'])} Nobody waits for anybody here: 'kvwise sim --stack' "
-        "plays queues through. --json has the numbers behind each line, and where those of the "
-        "hardware are from.",
+        "plays queues through. "
+        "--json has the numbers behind each line, and where those of the hardware and the prices "
+        "are from; --html draws them.",
         soft_wrap=True,
     )
+
+
+def _show_bill(told: Mapping[str, Any], console: Console) -> None:
+    """What prompts cost, with and without."""
+    bill = told["bill"]
+    oldest = min(one["as_of"] for one in told["prices"].values())
+    console.print("a million tokens of prompts:", style="bold")
+    for name, key in (
+        ("without a cache", "without_cache"),
+        ("with the engine's own", "own_cache"),
+        ("with these levels", "with_levels"),
+    ):
+        each, month = bill[f"{key}_usd_per_million_tokens"], bill[f"{key}_usd_per_month"]
+        console.print(f"  {name:<22} ${each:.4f}, {usd(month)} a month", soft_wrap=True)
+    console.print(
+        f"  prices are up to as old as {oldest}; saved GPU time is worth its price only if "
+        "something else runs in it\n",
+        soft_wrap=True,
+    )
+
+
+def _show_changes(told: Mapping[str, Any], console: Console) -> None:
+    """What would change verdicts."""
+    lines = [*_changes(told), *_others(told)]
+    if lines:
+        console.print("what would change this:", style="bold")
+        for line in lines:
+            console.print(f"  {escape(line)}", soft_wrap=True)
+        console.print()
+
+
+def _changes(told: Mapping[str, Any]) -> Iterator[str]:
+    """Inputs that would change a verdict, by level."""
+    for one in told["decisions"]:
+        if one["sensitivity"]:
+            inputs = "; ".join(map(change_text, one["sensitivity"][:CHANGES_MOST]))
+            yield f"{one['boundary']}: {inputs}"
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """One input that would change a verdict."""
+    way = "above" if change["times"] > 1 else "below"
+    return (
+        f"{change['becomes']} where {change['input']} is {way} {change['at']:.3g} "
+        f"{change['unit']} (now {change['now']:.3g})"
+    )
+
+
+def _others(told: Mapping[str, Any]) -> Iterator[str]:
+    """Other hardware that would change a verdict."""
+    for one in told["sensitivity"]["others"]:
+        if one["becomes"]:
+            yield f"with {one['instead']}: {becomes_text(one['becomes'])}"
+
+
+def becomes_text(becomes: Mapping[str, str]) -> str:
+    """Verdicts that are others."""
+    return ", ".join(f"{name}: {verdict}" for name, verdict in becomes.items())
+
+
+def _show_start(told: Mapping[str, Any], console: Console) -> None:
+    """What to start on each host."""
+    if told["serve"]:
+        console.print("on each host:", style="bold")
+        console.print(f"  {escape(told['serve'])}", soft_wrap=True)
+    for flags in told["engine_flags"].values():
+        console.print(escape(f"{flags['engine']} ({flags['tried']}):"), soft_wrap=True)
+        console.print(f"  {escape(flags['shell'])}", soft_wrap=True)
+
+
+def show_hardware(known: Hardware, console: Console) -> None:
+    """Names that --gpu and --drive take, and what stands behind them."""
+    gpus = Table("gpu", "HBM GB", "BF16 TFLOPS", "link GB/s", "known", box=None, pad_edge=False)
+    for name, gpu in known.gpus.items():
+        numbers = (gpu.hbm_gb, gpu.bf16_tflops, gpu.host_link_gb_per_s)
+        gpus.add_row(name, *(f"{number:,g}" for number in numbers), gpu.origin.mark)
+    console.print(gpus)
+    console.print()
+    heads = ("tier", "read GB/s", "write GB/s", "writes a day", "what")
+    tiers = Table(*heads, box=None, pad_edge=False)
+    for name, tier in known.tiers.items():
+        rates = f"{tier.read_gb_per_s:,g}", f"{tier.write_gb_per_s:,g}"
+        tiers.add_row(name, *rates, f"{tier.dwpd:g}" if tier.dwpd else "", escape(tier.about))
+    console.print(tiers)
+    console.print("\n--hardware FILE adds to these, and to prices, or replaces them.")

@@ -1,4 +1,4 @@
-"""What `kvwise plan` answers, as one value: for JSON, text and the page. It decides nothing.
+"""What `kvwise plan` answers, as one value: for JSON, text and page. It decides nothing.
 
 Names are those of `kvwise plan --json`.
 """
@@ -8,26 +8,65 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import ceil
 from typing import Any
 
-from kvwise.cli.model import TOKENS, loading
-from kvwise.planner.advise import Decision, Site, Verdict
+from kvwise.planner.bill import bill, net_usd
+from kvwise.planner.bill import chosen as bought
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware
+from kvwise.planner.flags import Flags, sglang, vllm
+from kvwise.planner.hardware import Hardware, Origin
 from kvwise.planner.oracle import Oracle, estimate_of
+from kvwise.planner.sensitivity import KNOBS, others, swings
+from kvwise.planner.site import Decision, Site, Verdict
+from kvwise.planner.stack import Places, Stack, stack_of, toml
 
-SHARES = (0.25, 0.5, 0.75, 0.9)
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was planned for and what came of it.
+
+    Attributes:
+        site, demand, oracle, known: for what.
+        decisions: what came of it.
+        places: where things are on a host.
+        engine_model: what engines call the model.
+    """
+
+    site: Site
+    demand: Demand
+    oracle: Oracle
+    known: Hardware
+    decisions: Sequence[Decision]
+    places: Places
+    engine_model: str
+
+    @property
+    def stack(self) -> Stack | None:
+        """The daemon's configuration on each host."""
+        return stack_of(self.site, self.demand, self.decisions, self.places)
+
+    @property
+    def stack_toml(self) -> str | None:
+        """The same as a file."""
+        stack, site = self.stack, self.site
+        if stack is None:
+            return None
+        gpus = f"{site.gpus} x {self.oracle.gpu.name}"
+        heading = [
+            f"For each of {site.hosts} hosts of {gpus}, {site.model.name} in {site.kept.kv.name}.",
+            f"Start: kvwise serve --config FILE. Made by: {_command()}",
+        ]
+        return toml(stack, heading)
 
 
-def told_of(
-    site: Site, demand: Demand, oracle: Oracle, decisions: Sequence[Decision]
-) -> dict[str, Any]:
+def told_of(plan: Plan) -> dict[str, Any]:
     """The whole answer."""
+    site, demand, oracle = plan.site, plan.demand, plan.oracle
     return {
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
-        "command": shlex.join(["kvwise", *sys.argv[1:]]),
+        "command": _command(),
         "model": site.model.name,
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
@@ -38,85 +77,138 @@ def told_of(
         "typical_prompt_tokens": demand.typical_tokens,
         "typical_prompt_s": demand.computing_one(demand.typical_tokens),
         "estimate": estimate_of(oracle, demand.longest_tokens).told(),
-        "hardware": {
-            one.name: {
-                "as_of": one.origin.as_of,
-                "mark": one.origin.mark,
-                "from": one.origin.source,
-            }
-            for one in (oracle.gpu, site.dram, site.drive)
+        "hardware": {one.name: _origin(one.origin) for one in (oracle.gpu, site.dram, site.drive)},
+        "prices": {
+            one.name: {"amount": one.amount, "unit": one.unit, **_origin(one.origin)}
+            for one in site.prices.each()
         },
-        "decisions": [
-            {
-                "boundary": one.boundary,
-                "verdict": one.verdict.value,
-                "why": one.why,
-                "numbers": one.numbers,
-                "confidence": one.confidence,
-            }
-            for one in decisions
-        ],
-        "serve": _serve(site, decisions),
-        "notes": _notes(site, demand, decisions),
+        "decisions": [_decision(plan, one) for one in plan.decisions],
+        "bill": bill(site, demand, plan.decisions),
+        "sensitivity": _sensitivity(plan),
+        "stack": plan.stack,
+        "stack_toml": plan.stack_toml,
+        "serve": _serve(plan.stack),
+        "engine_flags": _engines(plan),
+        "notes": _notes(plan),
     }
 
 
-def pictured(
-    site: Site, demand: Demand, oracle: Oracle, known: Hardware
-) -> dict[str, list[dict[str, Any]]]:
-    """What pictures show: hits of some sizes, and loading beside computing at some lengths."""
-    each = site.token_bytes
-    device, memory = site.device_tokens * each, site.memory_bytes
-    sizes = {"GPUs alone": device, "with memory": memory, "with drives": memory + site.disk_bytes}
-    enough = demand.capacity_for(1.0) * each
-    others = {f"{share:.0%} of all hits": demand.capacity_for(share) * each for share in SHARES}
-    every = [(label, size, True) for label, size in sizes.items() if size]
-    every += [(label, size, False) for label, size in others.items()]
-    every.append(("all that can be hit", enough, False))
-    shown = sorted(every, key=lambda one: one[1])
-    rank = site.model.of_rank(site.gpus)
-    lengths = loading(oracle, rank, site.kept, known.tiers, TOKENS)["lengths"]
+def _command() -> str:
+    """What was typed."""
+    return shlex.join(["kvwise", *sys.argv[1:]])
+
+
+def _origin(origin: Origin) -> dict[str, str]:
+    """Where a number is from."""
+    return {"as_of": origin.as_of, "mark": origin.mark, "from": origin.source}
+
+
+def _decision(plan: Plan, one: Decision) -> dict[str, Any]:
+    """One level."""
+    values = {knob.name: knob.value(plan.site, plan.demand) for knob in KNOBS}
+    units = {knob.name: knob.unit for knob in KNOBS}
     return {
-        "sizes": [
+        "boundary": one.boundary,
+        "verdict": one.verdict.value,
+        "why": one.why,
+        "numbers": one.numbers,
+        "confidence": one.confidence,
+        "sensitivity": [
             {
-                "label": label,
-                "bytes": size,
-                "hit_ratio": demand.saving(size / each).hit_ratio,
-                "is_here": is_here,
+                "input": change.knob,
+                "now": values[change.knob],
+                "at": change.factor * values[change.knob],
+                "times": change.factor,
+                "unit": units[change.knob],
+                "becomes": change.becomes.value,
             }
-            for label, size, is_here in shown
-            if demand.reuse
+            for change in one.changes
         ],
-        "loading": lengths,
     }
 
 
-def _serve(site: Site, decisions: Sequence[Decision]) -> str | None:
-    """The daemon that the decisions come to, for one host; None for none."""
-    verdicts = {one.boundary: one.verdict for one in decisions}
-    if verdicts.get("dram") is not Verdict.YES:
+def _sensitivity(plan: Plan) -> dict[str, Any]:
+    """What levels save when an input is off, and what other hardware would make of the plan."""
+    site, demand, decisions = plan.site, plan.demand, plan.decisions
+    if "dram" not in {one.boundary for one in decisions}:
+        return {"net_usd_per_month": 0.0, "inputs": [], "others": []}
+    return {
+        "net_usd_per_month": net_usd(decisions, bought(decisions)),
+        "inputs": [
+            {
+                "input": one.knob.name,
+                "unit": one.knob.unit,
+                "low": one.knob.low * one.value,
+                "now": one.value,
+                "high": one.knob.high * one.value,
+                "net_usd_per_month_at_low": one.low_usd,
+                "net_usd_per_month_at_high": one.high_usd,
+            }
+            for one in swings(site, demand, decisions)
+        ],
+        "others": [
+            {
+                "instead": one.name,
+                "becomes": {name: verdict.value for name, verdict in one.becomes.items()},
+                "net_usd_per_month": one.net_usd,
+            }
+            for one in others(site, demand, decisions, plan.known, plan.oracle.gpu.name)
+        ],
+    }
+
+
+def _serve(stack: Stack | None) -> str | None:
+    """The stack as a command, for one host; None for none."""
+    if stack is None:
         return None
-    numbers = next(one.numbers for one in decisions if one.boundary == "dram")
-    enough = numbers["bytes_for_90_percent_of_hits"] / site.hosts
-    parts = ["kvwise", "serve", "--dram", f"{ceil(min(site.dram_bytes, enough) / 1e9)}GB"]
-    if verdicts.get("nvme") is Verdict.YES:
-        for number in range(site.drives):
-            parts += ["--disk", f"/mnt/nvme{number}/kvwise"]
-        parts += ["--disk-size", f"{0.95 * site.drives * site.drive_bytes / 1e12:.1f}TB"]
-        if site.drive.dwpd:
-            parts.insert(0, f"KVWISE_DISK_DWPD={site.drive.dwpd:g}")
+    parts = ["kvwise", "serve", "--dram", str(stack["dram"]["size"])]
+    disk = stack.get("disk")
+    if disk is not None:
+        paths = disk["paths"]
+        for path in paths if isinstance(paths, list) else []:
+            parts += ["--disk", str(path)]
+        parts += ["--disk-size", str(disk["size"])]
+        if disk["dwpd"]:
+            parts.insert(0, f"KVWISE_DISK_DWPD={disk['dwpd']:g}")
     return shlex.join(parts)
 
 
-def _notes(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[str]:
+def _engines(plan: Plan) -> dict[str, Any]:
+    """How to start each engine; nothing where none would start."""
+    if not plan.site.device_tokens:
+        return {}
+    flags = {
+        "vllm": vllm(plan.site, plan.engine_model, plan.stack),
+        "sglang": sglang(plan.site, plan.engine_model, plan.decisions, plan.stack),
+    }
+    return {
+        name: {
+            "engine": one.engine,
+            "command": list(one.words),
+            "environment": dict(one.environment),
+            "shell": shell(one),
+            "tried": one.tried,
+        }
+        for name, one in flags.items()
+    }
+
+
+def shell(flags: Flags) -> str:
+    """A command as a shell takes it."""
+    given = [f"{name}={shlex.quote(value)}" for name, value in flags.environment.items()]
+    return " ".join([*given, shlex.join(flags.words)])
+
+
+def _notes(plan: Plan) -> list[str]:
     """What else a reader must know."""
-    verdicts = {one.boundary: one.verdict for one in decisions}
+    site, demand = plan.site, plan.demand
+    verdicts = {one.boundary: one.verdict for one in plan.decisions}
     notes = []
     if verdicts["reuse"] is Verdict.NO:
         notes.append("Do not offload: there is nothing to load again.")
     elif verdicts["hbm"] is Verdict.NO:
         notes.append("Nothing more was looked at: this engine does not start.")
-    elif verdicts["dram"] is not Verdict.YES and verdicts["nvme"] is not Verdict.YES:
+    elif Verdict.YES not in {verdicts["dram"], verdicts["nvme"]}:
         notes.append("The engine's own cache is enough for these requests: you need no other.")
     if demand.engines > site.hosts:
         notes.append(

@@ -52,6 +52,14 @@ def repository(name: str) -> str:
     return str(_table()[name]["repository"])
 
 
+def engine_name(said: str) -> str:
+    """What an engine calls the model that somebody means: where it is published, or its folder."""
+    if said.lower() in _table():
+        return repository(said.lower())
+    path = Path(said)
+    return str(path.parent if path.is_file() else said)
+
+
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     text = files("kvwise.planner").joinpath("models.json").read_text("utf-8")

@@ -5,13 +5,16 @@ It knows sizes and times on paper, plays nothing through, and decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvwise.planner.oracle import Oracle
 from kvwise.planner.routing import Report, Routed, route
+from kvwise.planner.spill import Spill, spill
 from kvwise.sim.trace.distance import Reuse
 from kvwise.sim.trace.records import Trace
 from kvwise.units import NS_PER_S
@@ -42,6 +45,24 @@ class Saving:
     hit_tokens: float
 
 
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Requests that have hits, apart from those of other lengths.
+
+    Attributes:
+        label: which lengths.
+        requests: how many.
+        cached_tokens, new_tokens: of their prompts together.
+        ratios: cached over new tokens of each that has hits.
+    """
+
+    label: str
+    requests: int
+    cached_tokens: float
+    new_tokens: float
+    ratios: Seconds
+
+
 class Demand:
     """A trace on one kind of engine."""
 
@@ -49,6 +70,10 @@ class Demand:
         """Nothing is assumed of how many engines there are: seconds are those of one."""
         self._trace = trace
         self._reuse = reuse
+        self.slower = self.again = 1.0
+        self._savings: dict[int, Saving] = {}
+        self._spills: dict[tuple[int, int], Spill] = {}
+        self._capacities: dict[float, int] = {}
         self._tokens = np.array([r.input_tokens for r in trace.requests], dtype=np.float64)
         longest = max(float(self._tokens.max()), 2.0)
         self._lengths = np.unique(np.geomspace(1.0, longest, KNOTS).round())
@@ -56,6 +81,23 @@ class Demand:
         first, last = trace.requests[0].arrival_ns, trace.requests[-1].arrival_ns
         self.span_s = max((last - first) / NS_PER_S, 1.0)
         self.compute_s = float(self.computing(self._tokens).sum())
+
+    def scaled(self, *, slower: float = 1.0, again: float = 1.0) -> Demand:
+        """The same, were computing so many times as slow, and hits so many times as frequent."""
+        other = copy(self)
+        other.slower *= slower
+        other.again *= again
+        other.compute_s *= slower
+        return other
+
+    def on(self, oracle: Oracle) -> Demand:
+        """The same trace on another kind of engine."""
+        return Demand(self._trace, self._reuse, oracle)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Length of the longest prompt."""
+        return int(self._tokens.max())
 
     @property
     def engines(self) -> float:
@@ -68,9 +110,9 @@ class Demand:
         return int(np.median(self._tokens))
 
     @property
-    def longest_tokens(self) -> int:
-        """Length of the longest prompt."""
-        return int(self._tokens.max())
+    def millions_per_s(self) -> float:
+        """Millions of tokens of prompts that arrive in a second."""
+        return float(self._tokens.sum()) / 1e6 / self.span_s
 
     @property
     def new_tokens_per_day(self) -> float:
@@ -91,11 +133,11 @@ class Demand:
     @property
     def reuse(self) -> float:
         """Share of input blocks that a cache that never forgets would hit."""
-        return self._reuse.hit_blocks / max(1, self._reuse.input_blocks)
+        return self.again * self._reuse.hit_blocks / max(1, self._reuse.input_blocks)
 
     def computing(self, tokens: Seconds) -> Seconds:
         """Seconds to compute prompts of these lengths, each alone."""
-        found: Seconds = np.interp(tokens, self._lengths, self._seconds)
+        found: Seconds = self.slower * np.interp(tokens, self._lengths, self._seconds)
         return np.where(tokens > 0, found, 0.0)
 
     def computing_one(self, tokens: float) -> float:
@@ -104,24 +146,78 @@ class Demand:
 
     def saving(self, capacity_tokens: float) -> Saving:
         """What an LRU of a size brings, if its hits cost nothing."""
-        block = self._trace.block_tokens
-        runs = self._reuse.hits(int(min(capacity_tokens / block, self._reuse.distinct_blocks)))
-        blocks = np.bincount(self._reuse.request, runs, minlength=len(self._tokens))
-        hit_tokens = np.minimum(blocks * block, self._tokens)
-        some = hit_tokens[hit_tokens > 0]
-        total = max(1, self._reuse.hit_blocks)
-        return Saving(
+        blocks = self._blocks(capacity_tokens)
+        found = self._savings.get(blocks)
+        if found is None:
+            found = self._savings[blocks] = self._saving(blocks)
+        return replace(
+            found,
             capacity_tokens=capacity_tokens,
-            hit_ratio=float(runs.sum()) / max(1, self._reuse.input_blocks),
-            share=float(runs.sum()) / total,
-            saved_s=float(self.computing(hit_tokens).sum()),
+            hit_ratio=found.hit_ratio * self.again,
+            saved_s=found.saved_s * self.again * self.slower,
+        )
+
+    def _blocks(self, tokens: float) -> int:
+        """Whole blocks of so many tokens, as far as the trace has any."""
+        return int(min(tokens / self._trace.block_tokens, self._reuse.distinct_blocks))
+
+    def _hit_tokens(self, blocks: int) -> Seconds:
+        """Tokens of each request that an LRU of so many blocks hits."""
+        runs = self._reuse.hits(blocks)
+        each = np.bincount(self._reuse.request, runs, minlength=len(self._tokens))
+        return np.minimum(each * self._trace.block_tokens, self._tokens)
+
+    def _saving(self, blocks: int) -> Saving:
+        """The same of the trace as it is."""
+        hit_tokens = self._hit_tokens(blocks)
+        some = hit_tokens[hit_tokens > 0]
+        hits = int(self._reuse.hits(blocks).sum())
+        return Saving(
+            capacity_tokens=0.0,
+            hit_ratio=hits / max(1, self._reuse.input_blocks),
+            share=hits / max(1, self._reuse.hit_blocks),
+            saved_s=float(self.computing(hit_tokens).sum()) / self.slower,
             hit_tokens=float(np.median(some)) if some.size else 0.0,
         )
 
+    def spill(self, memory_tokens: float, all_tokens: float) -> Spill:
+        """What is hit between two sizes, block by block."""
+        sizes = self._blocks(memory_tokens), self._blocks(all_tokens)
+        found = self._spills.get(sizes)
+        if found is None:
+            found = self._spills[sizes] = spill(self._trace, self._reuse, *sizes)
+        return found
+
+    def blocks_in_trace(self, tokens_per_day: float) -> float:
+        """Blocks that such a pace comes to over the whole trace."""
+        return tokens_per_day * self.span_s / DAY_S / self._trace.block_tokens
+
+    def classes(self, capacity_tokens: float, bounds: tuple[int, ...]) -> list[Cached]:
+        """Requests by length, with what an LRU of a size gives each; empty classes are left out."""
+        cached = self._hit_tokens(self._blocks(capacity_tokens))
+        new = np.maximum(self._tokens - cached, 1.0)
+        found = []
+        edges = (0, *bounds, np.inf)
+        for low, high in pairwise(edges):
+            inside = (self._tokens > low) & (self._tokens <= high)
+            if not inside.any():
+                continue
+            label = f"up to {high:,} tokens" if high != np.inf else f"over {low:,} tokens"
+            some = inside & (cached > 0)
+            found.append(
+                Cached(
+                    label,
+                    int(inside.sum()),
+                    float(cached[inside].sum()),
+                    float(new[inside].sum()),
+                    cached[some] / new[some],
+                )
+            )
+        return found
+
     def routed(self, name: str, hosts: int, tokens_per_host: float, report: Report) -> Routed:
         """What hosts with caches of their own hit, by a way to send requests to them."""
-        blocks = int(min(tokens_per_host / self._trace.block_tokens, self._reuse.distinct_blocks))
-        return route(self._trace, name, hosts, blocks, report)
+        return route(self._trace, name, hosts, self._blocks(tokens_per_host), report)
 
     def hit_tokens_per_s(self, saving: Saving) -> float:
         """Tokens that hits of a cache are, each second of the trace."""
@@ -134,4 +230,7 @@ class Demand:
 
     def capacity_for(self, share: float) -> int:
         """Tokens that bring this share of the hits of a cache that never forgets."""
-        return self._reuse.capacity_for(share) * self._trace.block_tokens
+        found = self._capacities.get(share)
+        if found is None:
+            found = self._capacities[share] = self._reuse.capacity_for(share)
+        return found * self._trace.block_tokens

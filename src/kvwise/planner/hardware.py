@@ -1,4 +1,7 @@
-"""What machines are made of, from an editable file: GPUs, and tiers that KV may come from."""
+"""What machines are made of, from an editable file: GPUs, tiers that KV may come from, prices.
+
+It measures nothing and looks nothing up.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kvwise.planner.fields import read_bounded
 
 MARKS = ("measured", "spec", "assumed")
 RATE_MIN, RATE_MAX = 1e-3, 1e9
-"""Bounds of what must be given: rates and sizes beyond are a slip of the pen."""
+"""Bounds of what must be given: rates and sizes beyond are a slip of the pen; a price may be 0."""
 FILE_BYTES_MAX = 1 << 20
 
 
@@ -80,7 +83,22 @@ class TierPart:
         return self.latency_us / 1e6 + size_bytes / (self.read_gb_per_s * 1e9)
 
 
-Part = TypeVar("Part", Gpu, TierPart)
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What something costs.
+
+    Attributes:
+        amount: how much.
+        unit: of what, and for what.
+    """
+
+    name: str
+    amount: float
+    unit: str
+    origin: Origin
+
+
+Part = TypeVar("Part", Gpu, TierPart, Price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class Hardware:
 
     gpus: Mapping[str, Gpu]
     tiers: Mapping[str, TierPart]
+    prices: Mapping[str, Price]
 
     def gpu(self, name: str) -> Gpu:
         """A GPU.
@@ -115,11 +134,13 @@ def read_hardware(path: Path | None = None) -> Hardware:
         sources[str(path)] = _own(path)
     gpus: dict[str, Gpu] = {}
     tiers: dict[str, TierPart] = {}
+    prices: dict[str, Price] = {}
     for where, values in sources.items():
         _check(where, values)
         gpus |= _entries(where, "gpu", Gpu, values)
         tiers |= _entries(where, "tier", TierPart, values)
-    return Hardware(gpus, tiers)
+        prices |= _entries(where, "price", Price, values)
+    return Hardware(gpus, tiers, prices)
 
 
 def _own(path: Path) -> dict[str, Any]:
@@ -134,13 +155,13 @@ def _own(path: Path) -> dict[str, Any]:
 
 def _check(where: str, values: dict[str, Any]) -> None:
     """Refuse a file that has other things."""
-    foreign = set(values) - {"gpu", "tier"}
+    foreign = set(values) - {"gpu", "tier", "price"}
     if foreign:
-        raise ConfigError(f"{where}: there is no {min(foreign)!r}; hint: write gpu or tier")
+        raise ConfigError(f"{where}: there is no {min(foreign)!r}; hint: write gpu, tier or price")
 
 
 def _entries(where: str, kind: str, make: type[Part], values: dict[str, Any]) -> dict[str, Part]:
-    """GPUs or tiers of a file."""
+    """GPUs, tiers or prices of a file."""
     table = values.get(kind, {})
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: {kind} is no table")
@@ -164,7 +185,8 @@ def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
         if field not in known:
             near = get_close_matches(field, known, n=1) or sorted(known)
             raise ConfigError(f"{at}: there is no {field!r}; hint: there is {', '.join(near)}")
-        if not _fits(value, known[field]):
+        least = 0.0 if field == "amount" else RATE_MIN
+        if not _fits(value, known[field], least):
             raise ConfigError(f"{at}: {field} cannot be {value!r:.40}")
     missing = [name for name, one in known.items() if one.default is MISSING and name not in entry]
     if missing:
@@ -172,7 +194,7 @@ def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
     return make(name=name, origin=origin, **entry)
 
 
-def _fits(value: object, field: Field[Any]) -> bool:
+def _fits(value: object, field: Field[Any], least: float) -> bool:
     """Whether a value is what a field takes; what must be given has a least value."""
     if field.type == "bool":
         return isinstance(value, bool)
@@ -180,4 +202,4 @@ def _fits(value: object, field: Field[Any]) -> bool:
         return isinstance(value, str)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return (value >= RATE_MIN if field.default is MISSING else value >= 0) and value <= RATE_MAX
+    return (value >= least if field.default is MISSING else value >= 0) and value <= RATE_MAX

@@ -187,6 +187,10 @@ class Model:
     weights: int = 0
     has_experts: bool = False
 
+    def __hash__(self) -> int:
+        """Cheap, so that what is computed of a model can be remembered; equal ones agree."""
+        return hash((self.name, self.family, len(self.layers)))
+
     def token_bytes(self, kept: Precisions) -> Fraction:
         """Bytes that one more token adds to a long sequence, over all layers and ranks."""
         return _sum(layer.token_bytes(kept) for layer in self.layers)
@@ -239,6 +243,22 @@ class Model:
             hidden=self.hidden,
             context_tokens=self.context_tokens,
             declared=self.declared,
+        )
+
+    def uneven(self, tensor_parallel: int) -> str:
+        """Why so many ranks cannot share the heads, with what could; empty where they can."""
+        shared = max((one.heads for one in self.layers if one.kind is not Kind.STATE), default=1)
+
+        def fits(ranks: int) -> bool:
+            even = shared % ranks == 0 or ranks % shared == 0
+            return not (self.heads and self.heads % ranks) and even
+
+        if fits(tensor_parallel):
+            return ""
+        counts = [ranks for ranks in (1, 2, 4, 8, 16, 32, 64) if fits(ranks)]
+        return (
+            f"{tensor_parallel} ranks cannot share the {self.heads} heads and {shared} KV heads "
+            f"of {self.name} evenly; hint: {', '.join(map(str, counts))} can"
         )
 
     def structure(self) -> str:

@@ -1,0 +1,208 @@
+"""The levels below the GPUs: memory, drives, and codecs on drives. Each verdict weighs its price.
+
+It decides each for itself; their order is that of `planner.advise`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from kvwise.planner.demand import Demand, Saving
+from kvwise.planner.shapes import Precision
+from kvwise.planner.site import LIFE_YEARS, WORN, Decision, Site, Verdict, size_text, usd
+
+GAIN_MIN = 0.02
+"""Less than this share of all computing is not worth a level of its own."""
+
+ENOUGH = 0.9
+"""Of the hits of a cache that never forgets: whoever has these needs no larger one."""
+
+MARGIN = 1.1
+"""By how much loading must be quicker than computing."""
+
+CODEC_RATIO = 1.33
+CODEC_GB_PER_S = 6.0
+"""What a thread decodes, and what KV in BF16 shrinks by, as measured with `kvwise bench codec`."""
+
+
+def dram(site: Site, demand: Demand, device: Saving, memory: Saving) -> Decision:
+    """Whether the host's memory adds enough; priced is no more than has 90 % of all hits."""
+    enough = demand.capacity_for(ENOUGH)
+    gain = (memory.saved_s - device.saved_s) / demand.compute_s
+    speedup = site.speedup(demand, memory, site.dram, 1)
+    needed = min(memory.capacity_tokens, enough)
+    kept = demand.saving(max(site.device_tokens, needed))
+    money = site.worth(kept.saved_s - device.saved_s, demand)
+    bought = min(site.memory_bytes, needed * site.token_bytes)
+    money["costs_usd_per_month"] = site.prices.memory(bought)
+    numbers = {
+        "bytes": site.memory_bytes,
+        "hit_ratio": memory.hit_ratio,
+        "share_of_hits": memory.share,
+        "of_computing": gain,
+        "speedup": speedup,
+        "tokens_for_90_percent_of_hits": float(enough),
+        "bytes_for_90_percent_of_hits": enough * site.token_bytes,
+        "bytes_priced": bought,
+        **money,
+    }
+    size = f"{size_text(site.memory_bytes)} over all hosts"
+    if memory.capacity_tokens <= site.device_tokens:
+        held = size_text(site.device_tokens * site.token_bytes)
+        why = f"{size} are no more than the GPUs hold, {held}: give more, or none"
+        return Decision("dram", Verdict.NO, why, numbers, "estimate")
+    if gain < GAIN_MIN or speedup < MARGIN:
+        slow = speedup < MARGIN
+        what = "loading is no quicker than computing" if slow else f"{size} save {gain:.1%} more"
+        return Decision("dram", Verdict.NO, f"{what} of computing", numbers, "estimate")
+    paid = _paid(money)
+    if money["saves_usd_per_month"] < money["costs_usd_per_month"]:
+        why = f"{size} save {gain:.0%} of computing, which is less than they cost: {paid}"
+        return Decision("dram", Verdict.NO, why, numbers, "estimate")
+    why = (
+        f"{size} save {gain:.0%} of computing, with hits there {speedup:.0f} times as soon; "
+        f"90 % of all hits take {size_text(enough * site.token_bytes)}; {paid}"
+    )
+    return Decision("dram", Verdict.YES, why, numbers, "estimate")
+
+
+def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
+    """Whether drives pay: memory is full, loading is quicker, and what their rating leaves pays."""
+    if not site.drives:
+        return Decision("nvme", Verdict.NO, "no drives are given", {}, "trace")
+    disk = demand.saving(memory.capacity_tokens + site.disk_bytes / site.token_bytes)
+    saved_s = disk.saved_s - memory.saved_s
+    gain = saved_s / demand.compute_s
+    one = site.speedup(demand, disk, site.drive, 1)
+    speedup = site.speedup(demand, disk, site.drive, site.drives)
+    left = _left(site, demand, memory, disk)
+    money = site.worth(saved_s * left["within_rating"], demand)
+    money["costs_usd_per_month"] = site.prices.drives(site.disk_bytes)
+    numbers = {
+        "drives_per_host": float(site.drives),
+        "bytes": site.disk_bytes,
+        "hit_ratio": disk.hit_ratio,
+        "of_computing": gain,
+        **{f"of_computing_{name}": gain * share for name, share in left.items()},
+        "speedup": speedup,
+        "drives_per_host_to_be_quicker": float(ceil(MARGIN / one)) if one else 0.0,
+        **_wear(site, demand),
+        **money,
+    }
+    mark = site.drive.origin.mark
+    if memory.share >= ENOUGH or gain < GAIN_MIN:
+        why = (
+            f"memory has {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
+            "computing more"
+        )
+        return Decision("nvme", Verdict.NO, why, numbers, "estimate")
+    if speedup < MARGIN:
+        many = numbers["drives_per_host_to_be_quicker"]
+        why = (
+            f"{site.drives} x {site.drive.name} load a usual hit in {1 / speedup:.1f} times the "
+            f"time it takes to compute; it takes {many:.0f} in each host"
+        )
+        return Decision("nvme", Verdict.NO, why, numbers, mark)
+    verdict = _paying(saved_s, left, site, demand, money["costs_usd_per_month"])
+    why = (
+        f"{gain:.0%} of computing more if everything were written, with hits there {speedup:.1f} "
+        f"times as soon; {_limited(numbers)}{_paid(money)}"
+    )
+    return Decision("nvme", verdict, why, numbers, mark)
+
+
+def _left(site: Site, demand: Demand, memory: Saving, disk: Saving) -> dict[str, float]:
+    """Shares of the drives' gain that are left within their rating, by how writes are chosen.
+
+    By lot, an equal share of all that is new; seen twice, what comes a second time; the best
+    choice knows what will come, and nobody can do better. Whoever weighs writes is between them.
+    """
+    day = site.budget_bytes / site.token_bytes
+    by_lot = min(1.0, day / max(1.0, demand.new_tokens_per_day))
+    spilled = demand.spill(memory.capacity_tokens, disk.capacity_tokens)
+    twice = spilled.later_share * min(1.0, day / max(1.0, demand.twice_tokens_per_day))
+    best = spilled.best_share(demand.blocks_in_trace(day))
+    return {
+        "by_lot": by_lot,
+        "seen_twice": twice,
+        "best_choice": max(best, by_lot, twice),
+        "within_rating": max(by_lot, twice),
+    }
+
+
+def _wear(site: Site, demand: Demand) -> dict[str, float]:
+    """What is written in a day, and what drives are rated for."""
+    written = demand.new_tokens_per_day * site.token_bytes
+    numbers = {
+        "written_tb_per_day": written / 1e12,
+        "written_twice_seen_tb_per_day": demand.twice_tokens_per_day * site.token_bytes / 1e12,
+        "dwpd_needed": written * WORN / site.disk_bytes,
+        "dwpd_rated": site.drive.dwpd,
+    }
+    if site.drive.dwpd:
+        numbers["rated_tb_per_day"] = site.budget_bytes / 1e12
+        numbers["years_writing_everything"] = LIFE_YEARS * site.budget_bytes / max(1.0, written)
+    return numbers
+
+
+def _paying(
+    saved_s: float, left: dict[str, float], site: Site, demand: Demand, cost: float
+) -> Verdict:
+    """Whether drives save what they cost: by a plain choice of writes, or only by the best."""
+    plain, best = (
+        site.worth(saved_s * left[name], demand)["saves_usd_per_month"]
+        for name in ("within_rating", "best_choice")
+    )
+    if plain >= cost:
+        return Verdict.YES
+    return Verdict.MAYBE if best >= cost else Verdict.NO
+
+
+def _limited(numbers: dict[str, float]) -> str:
+    """What drives' rating leaves of the gain, if it leaves less than all."""
+    least, most = numbers["of_computing_within_rating"], numbers["of_computing_best_choice"]
+    if least >= 0.99 * numbers["of_computing"] or "rated_tb_per_day" not in numbers:
+        return ""
+    return (
+        f"their rating pays for {numbers['rated_tb_per_day']:.0f} of "
+        f"{numbers['written_tb_per_day']:.0f} TB a day, which leaves {least:.1%} to {most:.1%}, by "
+        "how well writes are chosen; "
+    )
+
+
+def _paid(money: dict[str, float]) -> str:
+    """What a level saves and costs."""
+    saves, costs = money["saves_usd_per_month"], money["costs_usd_per_month"]
+    return f"saves {usd(saves)} a month of GPU time and costs {usd(costs)}"
+
+
+def compression(site: Site, demand: Demand, disk: Decision) -> Decision:
+    """Whether a lossless codec on the drives would tell."""
+    if disk.verdict in {Verdict.NO, Verdict.HAVE}:
+        return Decision(
+            "compression", Verdict.NO, "no drives are used, so none are to be spared", {}, "trace"
+        )
+    if site.kept.kv is not Precision.BF16:
+        why = f"KV in {site.kept.kv.name} hardly shrinks any more"
+        return Decision("compression", Verdict.NO, why, {}, "trace")
+    before_tokens = (site.memory_bytes + site.disk_bytes) / site.token_bytes
+    more_tokens = site.disk_bytes * (CODEC_RATIO - 1) / site.token_bytes
+    more_s = (
+        demand.saving(before_tokens + more_tokens).saved_s - demand.saving(before_tokens).saved_s
+    )
+    link = site.drives * site.drive.read_gb_per_s
+    threads = ceil(link / CODEC_GB_PER_S)
+    numbers = {
+        "ratio": CODEC_RATIO,
+        "of_computing_by_room": more_s / demand.compute_s,
+        "link_gb_per_s": link,
+        "decoding_threads_to_keep_up": float(threads),
+        "written_tb_per_day": disk.numbers["written_tb_per_day"] / CODEC_RATIO,
+        "costs_usd_per_month": 0.0,
+        **site.worth(more_s, demand),
+    }
+    why = (
+        f"a quarter fewer bytes to write and read, as long as {threads} threads of a host may "
+        f"decode to keep up with {link:.0f} GB/s; disk.codec = auto finds out"
+    )
+    return Decision("compression", Verdict.MAYBE, why, numbers, "assumed")

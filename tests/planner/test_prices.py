@@ -1,0 +1,129 @@
+"""What levels cost and save in a month, and verdicts that a price turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvwise.errors import ConfigError
+from kvwise.planner.advise import advise
+from kvwise.planner.bill import bill, net_usd
+from kvwise.planner.hardware import read_hardware
+from kvwise.planner.prices import Prices
+from kvwise.planner.site import Site, Verdict
+from tests.planner.support import KNOWN, by_boundary, demand_of, site_of
+from tests.sim.replay.support import made
+from tests.sim.trace.support import quiet
+
+
+def small() -> Site:
+    """A host whose memory is not enough for the chats that are made up."""
+    return replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9, drive_bytes=1e12)
+
+
+def priced(site: Site, **amounts: float) -> Site:
+    """The same at other prices."""
+    prices = {
+        name: replace(getattr(site.prices, name), amount=amount) for name, amount in amounts.items()
+    }
+    return replace(site, prices=replace(site.prices, **prices))
+
+
+def test_a_month() -> None:
+    """What is bought is paid over 36 months, GPUs by the hour."""
+    prices = Prices.of(KNOWN, "h200-sxm", "nvme-gen5")
+
+    assert prices.memory(1e12) == pytest.approx(14_000 / 36)
+    assert prices.drives(8 * 7.68e12) == pytest.approx(8 * 7.68 * 357 / 36)
+    assert prices.engines(1, 8) == pytest.approx(63.3 * 730, rel=0.001)
+    assert prices.objects(1e12, 0, 0) == pytest.approx(23)
+    assert prices.objects(0, 8 << 20, 0) == pytest.approx(5 * 730 * 3600 / 1e6)
+
+
+def test_every_price_says_where_it_is_from() -> None:
+    """Each has a date, a source and a unit; both estimates and what sellers ask are among them."""
+    every = list(KNOWN.prices.values())
+
+    assert all(one.origin.as_of and one.origin.source and one.unit for one in every)
+    assert {one.origin.mark for one in every} == {"spec", "assumed"}
+    for gpu in KNOWN.gpus:
+        assert Prices.of(KNOWN, gpu, "nvme-qlc").gpu_hour.amount > 0
+
+
+def test_a_price_of_ones_own(tmp_path: Path) -> None:
+    """A file with a price replaces it; what is there already may cost nothing."""
+    path = tmp_path / "own.toml"
+    path.write_text('[price.dram-gb]\namount = 0\nunit = "USD a GB"\n[price.gpu-hour-h100-sxm]\n')
+    with pytest.raises(ConfigError, match="amount, unit must be given"):
+        read_hardware(path)
+    path.write_text('[price.dram-gb]\namount = 0\nunit = "USD a GB"\n')
+    prices = Prices.of(read_hardware(path), "h100-sxm", "nvme-gen5")
+
+    assert prices.memory(1e12) == 0
+    assert prices.dram_gb.origin.mark == "assumed"
+    path.write_text('[price.write-off]\namount = 0\nunit = "months"\n')
+    with pytest.raises(ConfigError, match="give months"):
+        Prices.of(read_hardware(path), "h100-sxm", "nvme-gen5")
+
+
+def test_a_level_that_costs_more_than_it_saves() -> None:
+    """The same memory is no where its price is above what it saves, and yes where it is below."""
+    demand = demand_of(made(2_000, ("chat",)))
+    paid = by_boundary(advise(small(), demand, quiet))["dram"]
+    saves, costs = (paid.numbers[f"{name}_usd_per_month"] for name in ("saves", "costs"))
+    dear = small().prices.dram_gb.amount * saves / costs
+    above = by_boundary(advise(priced(small(), dram_gb=1.01 * dear), demand, quiet))["dram"]
+    below = by_boundary(advise(priced(small(), dram_gb=0.99 * dear), demand, quiet))["dram"]
+
+    assert (above.verdict, below.verdict) == (Verdict.NO, Verdict.YES)
+    assert "less than they cost" in above.why
+
+
+def test_drives_within_their_rating() -> None:
+    """The gain within the rating lies between all and none, rises with it, and turns verdicts."""
+    demand = demand_of(made(2_000, ("chat",)))
+    found = []
+    for dwpd in (0.01, 0.1, 1.0, 1000.0):
+        drive = replace(small().drive, dwpd=dwpd)
+        site = replace(small(), drive=drive, drives=1, drive_bytes=1e11)
+        numbers = by_boundary(advise(site, demand, quiet))["nvme"].numbers
+        found.append(numbers["of_computing_within_rating"])
+        assert numbers["of_computing_within_rating"] <= numbers["of_computing_best_choice"]
+        assert numbers["of_computing_best_choice"] <= numbers["of_computing"] * (1 + 1e-9)
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+    worn = replace(small(), drive=replace(small().drive, dwpd=1e-3), drives=1, drive_bytes=1e11)
+    refused = by_boundary(advise(priced(worn, drive_tb=1e6), demand, quiet))["nvme"]
+    assert refused.verdict is Verdict.NO
+    assert "their rating pays for" in refused.why
+
+
+def test_drives_that_never_wear() -> None:
+    """Without a rating nothing is kept back, and nothing is said of years."""
+    demand = demand_of(made(2_000, ("chat",)))
+    numbers = by_boundary(advise(replace(small(), drive=KNOWN.tiers["cxl"]), demand, quiet))[
+        "nvme"
+    ].numbers
+
+    assert numbers["of_computing_within_rating"] == numbers["of_computing"]
+    assert "years_writing_everything" not in numbers
+
+
+def test_the_bill_adds_up() -> None:
+    """The engine's own cache saves its hits, and levels what they save beyond their cost."""
+    demand, site = demand_of(made(2_000, ("chat",))), small()
+    decisions = advise(site, demand, quiet)
+    numbers = {one.boundary: one.numbers for one in decisions}
+    told = bill(site, demand, decisions)
+    own = told["without_cache_usd_per_month"] - told["own_cache_usd_per_month"]
+    gained = told["own_cache_usd_per_month"] - told["with_levels_usd_per_month"]
+
+    assert own == pytest.approx(numbers["hbm"]["saves_usd_per_month"])
+    assert gained == pytest.approx(net_usd(decisions, ("dram", "nvme")))
+    assert told["with_levels_usd_per_million_tokens"] * told["million_tokens_per_month"] == (
+        pytest.approx(told["with_levels_usd_per_month"])
+    )
+    assert told["with_levels_usd_per_month"] < told["own_cache_usd_per_month"]
