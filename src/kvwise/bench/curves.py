@@ -142,7 +142,7 @@ def line_chart(
     for mark in marks:
         part, top = x.part(mark.x), _top(y, mark.y)
         body.append(f'<circle class="mark" cx="{100 * part:.2f}%" cy="{top:.1f}" r="5"/>')
-        body.append(_text("marked", part, top + 20, mark.text))
+        body.append(_text("marked", part, top - 12, mark.text, "end" if part > _EDGE else ""))
     return _SVG.format(
         height=_TOP + _PLOT + _BOTTOM, title=escape(title), about=escape(about), body="".join(body)
     )
@@ -202,9 +202,9 @@ def _top(y: Axis, value: float) -> float:
     return _TOP + _PLOT * (1 - y.part(value))
 
 
-def _text(kind: str, part: float, top: float, text: str) -> str:
-    """A text at a place, turned inwards at the edges."""
-    anchor = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
+def _text(kind: str, part: float, top: float, text: str, anchor: str = "") -> str:
+    """A text at a place, turned inwards at the edges where no anchor is given."""
+    anchor = anchor or ("start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle")
     return (
         f'<text class="{kind}" x="{100 * part:.2f}%" y="{top:.1f}" '
         f'style="text-anchor:{anchor}">{escape(text)}</text>'

@@ -11,7 +11,7 @@ from typing import Any
 from kvwise.bench.chart import Bar, bar_chart
 from kvwise.bench.curves import Axis, Line, Mark, Range, line_chart, range_chart
 from kvwise.bench.page import table
-from kvwise.cli.plan_text import becomes_text
+from kvwise.cli.plan_text import becomes_text, number_text
 from kvwise.planner.site import LIFE_YEARS, size_text, usd
 
 DECADES = tuple(10.0**power for power in range(6, 19))
@@ -232,7 +232,7 @@ def change_chart(told: Mapping[str, Any]) -> str:
                 middle,
                 [
                     Range(
-                        f"{one['input']} {one['low']:.3g} to {one['high']:.3g}",
+                        f"{one['input']} {number_text(one['low'])} to {number_text(one['high'])}",
                         one["net_usd_per_month_at_low"],
                         one["net_usd_per_month_at_high"],
                         _swing(one),

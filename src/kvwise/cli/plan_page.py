@@ -16,7 +16,7 @@ from kvwise.cli.plan_charts import (
     size_chart,
     wear_chart,
 )
-from kvwise.cli.plan_text import change_text
+from kvwise.cli.plan_text import CHANGES_MOST, change_text
 
 NAMES = {
     "reuse": "Reuse",
@@ -96,7 +96,9 @@ def _decisions(told: Mapping[str, Any]) -> str:
     """The sequence."""
     cards = []
     for one in told["decisions"]:
-        changes = "".join(f"<br>{escape(change_text(change))}" for change in one["sensitivity"])
+        changes = "".join(
+            f"<br>{escape(change_text(change))}" for change in one["sensitivity"][:CHANGES_MOST]
+        )
         cards.append(
             f"<article><h3>{escape(NAMES[one['boundary']])}<b>{escape(one['verdict'])}</b></h3>"
             f"<p>{escape(one['why'])}</p><small>{RESTS[one['confidence']]}{changes}</small>"

@@ -100,9 +100,14 @@ def change_text(change: Mapping[str, Any]) -> str:
     """One input that would change a verdict."""
     way = "above" if change["times"] > 1 else "below"
     return (
-        f"{change['becomes']} where {change['input']} is {way} {change['at']:.3g} "
-        f"{change['unit']} (now {change['now']:.3g})"
+        f"{change['becomes']} where {change['input']} is {way} {number_text(change['at'])} "
+        f"{change['unit']} (now {number_text(change['now'])})"
     )
+
+
+def number_text(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _others(told: Mapping[str, Any]) -> Iterator[str]:
