@@ -193,45 +193,36 @@ def _silent(_text: str) -> None:
 def show_search(told: dict[str, Any], console: Console) -> None:
     """The trials side by side, the best one first among them by its mark."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("", "kv", "tp", "HBM", "memory", "drives", "else"):
-        table.add_column(name, no_wrap=name != "else")
-    for name in ("hits", "GPU saved", "p50", "p95", "$/M tokens", "life"):
+    table.add_column("")
+    table.add_column("each host")
+    for name in ("hits", "saved", "p50", "p95", "$/M", "life"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in told["trials"]:
         mark = "[bold green]>[/]" if one == told["best"] else ""
-        drives = f"{one['drives_per_host']} x {one['drive']}" if one["drive"] else "none"
         saved = one["gpu_s_saved"] / max(one["gpu_s_without"], 1e-9)
         life = f"{one['life_years']:.1f} y" if one["life_years"] else "-"
-        table.add_row(
-            mark,
-            one["kv"],
-            str(one["tp"]),
-            f"{one['hbm_share']:.0%}",
-            format_size(int(one["dram_bytes_per_host"])),
-            drives,
-            escape(_else(one)),
-            f"{one['hit_ratio']:.3f}",
-            f"{saved:.0%}",
-            format_seconds(one["ttft_s"]["p50"]),
-            format_seconds(one["ttft_s"]["p95"]),
-            f"{one['usd_per_million_tokens']:.4f}",
-            life,
-        )
+        times = [format_seconds(one["ttft_s"][name]) for name in ("p50", "p95")]
+        cost = f"{one['usd_per_million_tokens']:.3f}"
+        hits = f"{one['hit_ratio']:.3f}"
+        table.add_row(mark, escape(_said(one)), hits, f"{saved:.0%}", *times, cost, life)
     console.print(table)
     if told["best"] is None:
         console.print("None of them keeps to the time to first token.", style="bold")
     console.print(
         f"{told['combinations']} combinations were priced on the exact curve, and the best of each "
         "kind played through: one host, with its share of the requests, at most "
-        f"{told['requests_max']:,} of them. 'GPU saved' is beside the same host with the engine's "
+        f"{told['requests_max']:,} of them. 'saved' is of GPU time, beside the same host with the engine's "
         "own cache alone. Fewer bits cost quality, which you must judge.",
         soft_wrap=True,
     )
 
 
-def _else(one: dict[str, Any]) -> str:
-    """What is not a size."""
-    parts = [one["eviction"], f"codec {one['codec']}" if one["codec"] != "off" else ""]
-    parts += ["in turn" if one["routing"] == "in turn" else ""]
-    parts += ["shared tier" if one["shared"] else ""]
+def _said(one: dict[str, Any]) -> str:
+    """A combination in words, sizes first."""
+    drives = f"{one['drives_per_host']} x {one['drive']}" if one["drive"] else "no drives"
+    parts = [f"{one['tp']} GPUs at {one['hbm_share']:.0%}", f"KV in {one['kv']}"]
+    parts += [format_size(int(one["dram_bytes_per_host"])), drives, one["eviction"]]
+    parts += [f"codec {one['codec']}" if one["codec"] != "off" else ""]
+    parts += ["requests in turn" if one["routing"] == "in turn" else ""]
+    parts += ["shared store" if one["shared"] else ""]
     return ", ".join(part for part in parts if part)
