@@ -211,8 +211,8 @@ def show_search(told: dict[str, Any], console: Console) -> None:
     console.print(
         f"{told['combinations']} combinations were priced on the exact curve, and the best of each "
         "kind played through: one host, with its share of the requests, at most "
-        f"{told['requests_max']:,} of them. 'saved' is of GPU time, beside the same host with the engine's "
-        "own cache alone. Fewer bits cost quality, which you must judge.",
+        f"{told['requests_max']:,} of them. 'saved' is of GPU time, beside the same host with the "
+        "engine's own cache alone. Fewer bits cost quality, which you must judge.",
         soft_wrap=True,
     )
 
