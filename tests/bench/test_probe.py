@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvwise.bench.probe import codecs, gpu, memory
+from kvwise.bench.probe import codecs, disk, gpu, links, memory
 from kvwise.bench.probe.disk import CELLS, Cell, file_bytes, measure_disk, require_room
 from kvwise.bench.probe.hardware_file import entries, require_target, write
 from kvwise.bench.probe.limits import Allowance, Timetable, figure, rounds
@@ -24,6 +24,9 @@ from kvwise.planner.hardware import read_hardware
 from kvwise.tiers import directio
 from kvwise.units import MIB
 from tests.cli.test_doctor import host
+
+WAIT_S = 30.0
+"""More than anything here takes; parts end when they have their rounds."""
 
 
 def silent(_: object) -> None:
@@ -117,7 +120,7 @@ def test_memory_is_really_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(memory, "_Copier", Seen)
 
-    found = memory.measure_memory(host(tmp_path, files), time.monotonic() + 0.5, silent)
+    found = memory.measure_memory(host(tmp_path, files), time.monotonic() + WAIT_S, silent)
 
     assert {row["node"] for row in found.rows} == {0}
     assert all(row["gbps"] > 0 for row in found.rows)
@@ -126,14 +129,31 @@ def test_memory_is_really_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert os.sched_getaffinity(0) == before
 
 
+def test_memory_is_not_taken_where_that_would_be_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A control group with little memory is left in peace, and named."""
+    monkeypatch.setattr(memory, "working_set_bytes", lambda *, copies: 16 * MIB // copies)
+    files = {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/memory.max": str(20 * MIB)}
+
+    found = memory.measure_memory(host(tmp_path, files), time.monotonic() + WAIT_S, silent)
+
+    assert found.rows == []
+    assert "the control group may use 20.0 MiB in all; hint:" in found.skipped[0]
+
+
 # --- disk ----------------------------------------------------------------------------------------
 
 
-def test_a_directory_is_measured_within_its_bytes(tmp_path: Path) -> None:
+def test_a_directory_is_measured_within_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Reads, writes and both have figures, no more is written than may be, and nothing stays."""
+    for name in ("SLICE_S_MIN", "SLICE_S_MAX"):
+        monkeypatch.setattr(disk, name, 0.02)
     before = written_bytes()
 
-    found = measure_disk(tmp_path, 128 * MIB, time.monotonic() + 3.0, silent)
+    found = measure_disk(tmp_path, 128 * MIB, time.monotonic() + WAIT_S, silent)
 
     assert written_bytes() - before <= 129 * MIB
     ways = {(row["way"], row["block_bytes"], row["depth"]) for row in found.rows}
@@ -183,9 +203,10 @@ def test_the_file_takes_half_of_the_bytes() -> None:
 # --- the other parts -----------------------------------------------------------------------------
 
 
-def test_loopback_carries_bytes() -> None:
+def test_loopback_carries_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection of this host has a rate and a round trip; without time it is named."""
-    (row,) = measure_loopback(time.monotonic() + 1.0, silent).rows
+    monkeypatch.setattr(links, "SLICE_S", 0.02)
+    (row,) = measure_loopback(time.monotonic() + WAIT_S, silent).rows
 
     assert row["gbps"] > 0
     assert row["round_trip_us"] > 0
@@ -237,10 +258,10 @@ def test_the_planner_reads_the_file(tmp_path: Path, folder: str) -> None:
 
     known = read_hardware(path)
 
-    disk = known.tiers["host-disk"]
-    assert (disk.read_gb_per_s, disk.write_gb_per_s, disk.latency_us) == (2.0, 2.0, 80.0)
-    assert (disk.dwpd, disk.per_gpu, disk.origin.mark) == (0.5, False, "measured")
-    assert (disk.origin.as_of, disk.origin.source) == ("2026-11-30", "kvwise probe")
+    drive = known.tiers["host-disk"]
+    assert (drive.read_gb_per_s, drive.write_gb_per_s, drive.latency_us) == (2.0, 2.0, 80.0)
+    assert (drive.dwpd, drive.per_gpu, drive.origin.mark) == (0.5, False, "measured")
+    assert (drive.origin.as_of, drive.origin.source) == ("2026-11-30", "kvwise probe")
     assert known.tiers["host-dram"].per_gpu
     assert known.tiers["dram-pcie5"].origin.source == "kvwise probe"
     assert known.gpu("host-gpu").hbm_gb == 80.0

@@ -21,6 +21,7 @@ from kvwise.errors import ConfigError
 from kvwise.units import MIB
 
 START_S = 10.0
+WAIT_S = 30.0
 PASSWORD = "a b/c"
 
 
@@ -41,11 +42,14 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.terminate()
 
 
-def test_a_real_redis_is_measured_and_left_as_it_was(redis: Path) -> None:
+def test_a_real_redis_is_measured_and_left_as_it_was(
+    redis: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Objects are written and read within the bytes allowed, and none is there afterwards."""
+    monkeypatch.setattr(servers, "SLICE_S", 0.05)
     place = require_place("redis", f"unix://:a%20b%2Fc@{redis}")
 
-    found = measure_server(place, 64 * MIB, time.monotonic() + 4.0, lambda _: None)
+    found = measure_server(place, 64 * MIB, time.monotonic() + WAIT_S, lambda _: None)
 
     assert found.skipped == []
     assert {(row["way"], row["depth"]) for row in found.rows} == {
@@ -143,11 +147,14 @@ def test_an_object_store_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(util.find_spec("obstore") is None, reason="obstore is not installed")
-def test_an_object_store_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_an_object_store_is_measured_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package's store in a folder takes objects, gives them back, and is empty afterwards."""
+    monkeypatch.setattr(servers, "SLICE_S", 0.05)
     place = require_place("objects", f"file://{tmp_path}")
 
-    found = measure_server(place, 64 * MIB, time.monotonic() + 4.0, lambda _: None)
+    found = measure_server(place, 64 * MIB, time.monotonic() + WAIT_S, lambda _: None)
 
     assert found.skipped == []
     assert {row["way"] for row in found.rows} == {"read", "write"}

@@ -14,6 +14,7 @@ import pytest
 from kvwise import cli
 from kvwise.bench import tiers
 from kvwise.cli.bench import BENCHES
+from kvwise.engines.host_copy import HostCopier
 from tests.live.support import eventually
 
 
@@ -85,6 +86,24 @@ def test_rows_are_printed_for_people_and_for_programs(
     assert [row["path"] for row in told["rows"]] == ["dram.put", "dram.get", "index"]
     assert told["command"].startswith("kvwise bench tiers --disk")
     assert told["machine"]["cores"] > 0
+
+
+def test_a_part_that_fails_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured is printed, what went wrong is told, and the exit code is not 0."""
+    monkeypatch.setattr(tiers, "working_set_bytes", lambda **_: 8 << 20)
+    monkeypatch.setattr(tiers, "BLOCKS_QUICK", 640)
+    monkeypatch.setattr(HostCopier, "_move", lambda *_: None)
+    command = ["bench", "tiers", "--disk", str(tmp_path), "--objects", "720KiB", "--passes", "1"]
+    command += ["--quick", "--part", "dram", "--part", "index", "--json"]
+
+    assert cli.run(command) == 1
+    told = capsys.readouterr()
+    assert "error: dram: the arena gave back other bytes" in told.err
+    found = json.loads(told.out)
+    assert [row["path"] for row in found["rows"]] == ["index"]
+    assert found["failed"] == ["dram: the arena gave back other bytes than it was given"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -62,6 +62,11 @@ def graded(said: dict[str, Any], name: str) -> list[tuple[str, str]]:
     return [(one["grade"], one["seen"]) for one in said["findings"] if one["name"] == name]
 
 
+def advices(said: dict[str, Any]) -> str:
+    """Everything that is to be done."""
+    return "\n".join(one["advice"] for one in said["findings"])
+
+
 def test_everything_that_is_broken_is_found(tmp_path: Path) -> None:
     """A small memlock, a tiny /dev/shm, a read-only folder, a tiny disk and a hash seed are named.
 
@@ -78,10 +83,11 @@ def test_everything_that_is_broken_is_found(tmp_path: Path) -> None:
     assert (grade, seen[:14]) == ("warn", "limit 64.0 KiB")
     ((grade, seen),) = graded(said, "shared memory")
     assert (grade, seen[:20]) == ("warn", "/dev/shm has 1.0 MiB")
-    assert ("fail", f"{fixed} cannot be written by this user") in graded(said, "disk folder")
+    assert ("fail", f"{fixed} is on a read-only filesystem") in graded(said, "disk folder")
     ((grade, seen),) = graded(said, "disk space")
     assert grade == "fail"
     assert f"{small}: 16.0 MiB" in seen
+    assert f"take {small} out of disk.paths" in advices(said)
     ((grade, seen),) = graded(said, "hash seed")
     assert (grade, seen[:25]) == ("warn", "PYTHONHASHSEED = '12345' ")
     assert all(one["advice"] for one in said["findings"] if one["grade"] != "ok")

@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwise.core.brain import Brain
-from kvwise.core.coding import SAMPLES_MIN, STEADY, TRIAL_EVERY, Codings, Reason, Subject
+from kvwise.core.coding import (
+    SAMPLES_MIN,
+    STEADY,
+    TRIAL_EVERY,
+    Codings,
+    Reason,
+    Subject,
+    Took,
+)
 from kvwise.core.elements import AS_IS, Coding, Elements, Kind
 from kvwise.core.keys import chain_keys
 from kvwise.core.timing import Equipped, Timed, Work
-from kvwise.core.words import Done, Joined, Store, TierSpec
+from kvwise.core.words import Done, Joined, Load, Released, Store, TierSpec, Wanted
 from kvwise.units import MIB
 from tests.core import tiny
 
@@ -204,3 +212,102 @@ def test_the_budget_is_charged_what_was_written() -> None:
     jobs = written(made, tiny.KEYS, 8192)
     after = made.snapshot()["endurance"]["disk"]["budget_left_bytes"]
     assert before - after == pytest.approx(8192 * sum(len(job.items) for job in jobs), abs=1)
+
+
+def test_namespaces_of_one_label_are_told_apart() -> None:
+    """Each has a line of its own, with the beginning of its digest; others stay as they are."""
+    made = joined()
+    made.handle(Joined(0, 1, replace(tiny.SPACE, digest=b"\xab" * 16, elements=BF16)))
+    made.handle(Joined(0, 1, replace(tiny.SPACE, digest=b"\xcd" * 16, label="alone")))
+    written(made, tiny.KEYS, 8192)
+    told = made.snapshot()
+    assert [*told["coding"]["choices"]["disk"]] == [f"tiny {b's'.hex() * 4}"]
+    names = {f"tiny {b's'.hex() * 4}", "tiny abababab", "alone"}
+    assert set(told["costs"]["namespaces"]) == names
+
+
+def test_a_load_is_priced_by_what_is_read() -> None:
+    """Objects that take two thirds of the disk are expected to come sooner than whole ones."""
+    estimates = []
+    for stored_bytes in (12288, 8192):
+        made = joined(policy="load")
+        written(made, tiny.KEYS, stored_bytes)
+        tiny.evict_dram(made)
+        estimates.append(tiny.ask(made).decision.load_s)
+    whole_s, coded_s = estimates
+    assert coded_s < whole_s
+
+
+def test_a_read_teaches_the_rate_of_what_was_read() -> None:
+    """What a tier took so long for is bytes of the medium, whatever payload they hold."""
+    rates = []
+    for stored_bytes in (12288, 8192):
+        made = joined(policy="load", disk_objects=2000)
+        written(made, tiny.KEYS, stored_bytes)
+        for number in range(20):
+            tiny.evict_dram(made, seed=10 * number + 5)
+            now_ns = (number + 1) * 10**9
+            plan = tiny.ask(made, name=str(number), now_ns=now_ns)
+            job = tiny.pick(made.handle(Wanted(now_ns, 1, plan.lease, plan.chunks)), Load)
+            later_ns = now_ns + len(job.items) * stored_bytes * 10  # 100 MB/s
+            for item in range(len(job.items)):
+                made.handle(Done(later_ns, job.job, item, elapsed_ns=1))
+            made.handle(Released(later_ns, 1, plan.lease))
+        pipe = made._world.costs.tiers[DISK]
+        assert pipe is not None
+        rates.append(8 * stored_bytes / pipe.seconds(8 * stored_bytes))
+    assert rates == [pytest.approx(1e8, rel=0.1)] * 2
+
+
+def loaded(made: Codings, coding: Coding, seconds: float, *, times: int = 31) -> None:
+    """Loads of one run whose objects are all of one coding."""
+    share = SHARES.get(coding, 1.01)
+    for _ in range(times):
+        made.took(DISK, SUBJECT.number, Took(RUN, int(share * RUN), seconds))
+
+
+def test_what_loads_take_beyond_the_rates_is_reckoned_with() -> None:
+    """A codec that looks better by its rates and is not, by its loads, is left; and stays so."""
+    made = measured(0.8e9)
+    loaded(made, Coding.PLAIN, RUN / 0.8e9 + 1e-3)
+    assert settled(made)[0] is Coding.FIXED
+    even = made.break_even(DISK, SUBJECT.number, Coding.FIXED)
+    loaded(made, Coding.FIXED, 0.75 * RUN / 0.8e9 + RUN / 8e9 + 3e-3)
+    assert settled(made)[0] is not Coding.FIXED
+    assert made.break_even(DISK, SUBJECT.number, Coding.FIXED) < 0.8e9 < even
+    assert made.told([(0, "tiny")])["excess_s"]["disk"]["fixed"] == pytest.approx(3e-3, abs=1e-4)
+
+
+def test_one_slow_load_is_not_the_rule() -> None:
+    """A host that stalls in ten of many loads changes nothing."""
+    made = measured(0.2e9)
+    loaded(made, Coding.PLAIN, RUN / 0.2e9)
+    settled(made)
+    loaded(made, Coding.DENSE, 0.7 * RUN / 0.2e9 + RUN / 4e9, times=21)
+    loaded(made, Coding.DENSE, 1.0, times=10)
+    assert settled(made)[0] is Coding.DENSE
+
+
+def test_what_is_not_used_is_tried_again_some_day() -> None:
+    """What loads once took is forgotten while nothing is loaded that way, object by object."""
+    made = measured(0.2e9)
+    loaded(made, Coding.PLAIN, RUN / 0.2e9)
+    settled(made)
+    loaded(made, Coding.DENSE, 1.0)
+    loaded(made, Coding.PLAIN, RUN / 0.2e9)
+    made.links[DISK].excess[Coding.FIXED] = made.links[DISK].excess[Coding.DENSE]
+    assert settled(made)[0] is Coding.PLAIN
+    for _ in range(40 * TRIAL_EVERY):
+        made.form(DISK, SUBJECT)
+        loaded(made, Coding.PLAIN, RUN / 0.2e9, times=1)
+    assert settled(made)[0] is Coding.DENSE
+
+
+def test_a_load_of_several_codings_says_nothing_of_one() -> None:
+    """Objects of before and after a change in one load are nobody's excess."""
+    made = measured(0.2e9)
+    settled(made)
+    for share in (0.72, 0.85, 0.99):
+        for _ in range(31):
+            made.took(DISK, SUBJECT.number, Took(RUN, int((share + 0.005) * RUN), 1.0))
+    assert made.told([(0, "tiny")])["excess_s"]["disk"] == {}

@@ -13,6 +13,7 @@ from kvwise.core.balance import Balance
 from kvwise.core.govern import (
     BURST_DAYS,
     DAY_NS,
+    DAY_S,
     DEBT_DAYS_MAX,
     FIRST_DAYS,
     LIFE_YEARS_MAX,
@@ -23,6 +24,7 @@ from kvwise.core.govern import (
     worth_class,
 )
 from kvwise.sim.dice import Dice
+from kvwise.units import NS_PER_S
 from tests.core.months import BUDGET, CHANCES, DAYS, month
 
 HOUR_NS = DAY_NS // 24
@@ -115,6 +117,20 @@ def test_a_price_rises_with_offers_and_falls_without() -> None:
         governor.pass_time(hour * HOUR_NS)
     governor.offer(240 * HOUR_NS, 1.0, OBJECT)
     assert governor.price < busy
+
+
+def test_a_young_bucket_that_runs_dry_raises_the_price() -> None:
+    """After minutes as after days: who spent all that was earned takes only the best there is."""
+    prices = []
+    for is_spent in (True, False):
+        governor = Governor(DAY_S * OBJECT)
+        governor.restore(0, Balance())
+        for second in range(1, 1200):
+            for place in range(20):
+                governor.offer(second * NS_PER_S, 2.0 ** (place / 2), OBJECT)
+            governor.spend(int(is_spent * governor.level_bytes))
+        prices.append(governor.price)
+    assert prices[0] > prices[1] > 0
 
 
 def test_equals_share_the_budget() -> None:

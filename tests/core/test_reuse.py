@@ -121,11 +121,11 @@ def test_turns_of_a_session_are_recognised(cache: Cache, *, kept: bool) -> None:
     kinds = []
     for session in (1, 2):
         first = prompt(session)
-        (one,) = cache.request(f"{session}a", first)
+        one, _ = cache.request(f"{session}a", first)
         if not kept:
             cache.evict(first)
         parts = cache.request(f"{session}b", prompt(session, 10 + session))
-        kinds.append((cache.kind(one[1]), cache.kind(parts[-1][1])))
+        kinds.append((cache.kind(one[1]), cache.kind(parts[-2][1])))
         assert sum(count for count, _ in parts) == (4 if kept else 8)
     assert kinds[0] == kinds[1]
     assert kinds[0][0] is not kinds[0][1]
@@ -133,8 +133,8 @@ def test_turns_of_a_session_are_recognised(cache: Cache, *, kept: bool) -> None:
 
 def test_a_common_beginning_is_no_session(cache: Cache) -> None:
     """Prompts that share less than half of what was new with one of them are first turns."""
-    ((_, first),) = cache.request("a", prompt(1, 2, 3))
-    ((_, other),) = cache.request("b", prompt(1, 5, 6))
+    ((_, first), _) = cache.request("a", prompt(1, 2, 3))
+    *_, (_, other), _ = cache.request("b", prompt(1, 5, 6))
     assert cache.kind(first) is cache.kind(other)
 
 
@@ -142,7 +142,7 @@ def test_later_turns_are_one_class(cache: Cache) -> None:
     """Turns are told apart up to the sixth."""
     kinds = []
     for turn in range(1, TURNS_MAX + 4):
-        ((_, stamp),) = cache.request(str(turn), prompt(*range(turn)))
+        ((_, stamp), _) = cache.request(str(turn), prompt(*range(turn)))
         kinds.append(cache.kind(stamp).number)
     assert len(set(kinds[:TURNS_MAX])) == TURNS_MAX
     assert len(set(kinds[TURNS_MAX - 1 :])) == 1
@@ -154,13 +154,25 @@ def test_lengths_and_namespaces_are_told_apart(cache: Cache) -> None:
     for space in range(SPACES_MAX + 3):
         for tokens in (1, *(limit + 1 for limit in LENGTHS)):
             keys = chain_keys(SEED, [space, tokens], 1)
-            ((_, stamp),) = cache.request(f"{space} {tokens}", keys, tokens=tokens, space=space)
+            *_, (_, stamp) = cache.request(f"{space} {tokens}", keys, tokens=tokens, space=space)
             numbers[space, tokens] = cache.kind(stamp).number
     apart = {pair: number for pair, number in numbers.items() if pair[0] < SPACES_MAX}
     later = {number for pair, number in numbers.items() if pair[0] >= SPACES_MAX}
     assert len(set(apart.values())) == len(apart)
     assert len(later) == 1 + len(LENGTHS)
     assert later.isdisjoint(apart.values())
+
+
+def test_what_is_new_is_told_apart_by_its_own_length(cache: Cache) -> None:
+    """Of equally long second turns, one adds a little and one nearly all there is."""
+    kinds = []
+    for session, begin in ((100, 9), (200, 1)):
+        cache.request(f"{session}a", prompt(*range(session, session + begin)), tokens=1)
+        whole = prompt(*range(session, session + 10))
+        (count, stamp), _ = cache.request(f"{session}b", whole, tokens=2 * LENGTHS[-1])
+        assert count == 4 * (10 - begin) - 1
+        kinds.append(cache.kind(stamp).number)
+    assert kinds[0] != kinds[1]
 
 
 def test_pauses_are_told_apart_where_they_are_told(cache: Cache) -> None:
@@ -170,7 +182,7 @@ def test_pauses_are_told_apart_where_they_are_told(cache: Cache) -> None:
         for place, (pause, after_s) in enumerate(first.items()):
             name, keys = f"{number}{pause}", prompt(3 * number + place)
             cache.ask(name, keys, pause=pause)
-            ((_, stamps[pause]),) = cache.offer(name, keys)
+            ((_, stamps[pause]), _) = cache.offer(name, keys)
             cache.wait(after_s)
             cache.ask(name + "again", keys, pause=pause)
             cache.wait(1)
@@ -207,16 +219,16 @@ def test_a_name_with_another_prompt_is_another_request(cache: Cache) -> None:
 
 
 def test_offers_are_split_into_seen_new_and_generated(cache: Cache) -> None:
-    """Of one offer: what was here before, what is new with the prompt, and the answer."""
+    """Of one offer: what was here before, what is new, the last chunk of it, and the answer."""
     first = prompt(1)
     cache.request("a", first)
     cache.evict(first)
     whole = prompt(1, 2, 3)
     assert cache.ask("b", prompt(1, 2)) == 0
     parts = cache.offer("b", whole)
-    assert [count for count, _ in parts] == [4, 4, 4]
-    assert len({cache.kind(stamp).number for _, stamp in parts}) == 3
-    assert len({stamp for _, stamp in parts}) == 3
+    assert [count for count, _ in parts] == [4, 3, 1, 4]
+    assert len({cache.kind(stamp).number for _, stamp in parts}) == 4
+    assert len({stamp for _, stamp in parts}) == 4
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12))
@@ -234,8 +246,8 @@ def test_offers_in_pieces_have_the_same_parts(pieces: list[int]) -> None:
                 stamps += [stamp] * count
         place = end
     assert len(stamps) == 12
-    assert [len(set(stamps[at : at + 4])) for at in (0, 4, 8)] == [1, 1, 1]
-    assert len(set(stamps)) == 3
+    assert [stamps.index(stamp) for stamp in dict.fromkeys(stamps)] == [0, 4, 7, 8]
+    assert stamps == sorted(stamps)
 
 
 def test_generated_chunks_share_a_stamp(cache: Cache) -> None:
@@ -248,17 +260,17 @@ def test_generated_chunks_share_a_stamp(cache: Cache) -> None:
         for _, stamp in cache.offer("a", whole[: end * KEY_BYTES], end - 1)
     }
     assert len(stamps) == 1
-    ((count, next_one),) = cache.request("b", prompt(1, 2, 3))
-    ((_, second),) = (cache.request("c", prompt(7)), cache.request("d", prompt(7, 8)))[1]
-    assert count == 4
+    ((count, next_one), _) = cache.request("b", prompt(1, 2, 3))
+    ((_, second), _) = (cache.request("c", prompt(7)), cache.request("d", prompt(7, 8)))[1]
+    assert count == 3
     assert cache.kind(next_one) is cache.kind(second)
 
 
 def test_an_offer_without_a_question_is_a_request(cache: Cache) -> None:
     """Who offers without asking has a new prompt of that length, once."""
-    ((count, stamp),) = cache.offer("a", prompt(1))
-    ((_, asked),) = cache.request("b", prompt(2))
-    assert count == 4
+    ((count, stamp), (last, _)) = cache.offer("a", prompt(1))
+    ((_, asked), _) = cache.request("b", prompt(2))
+    assert count + last == 4
     assert cache.kind(stamp) is cache.kind(asked)
     assert stamp != asked
 
@@ -266,8 +278,8 @@ def test_an_offer_without_a_question_is_a_request(cache: Cache) -> None:
 def test_an_offer_below_a_prompt_nobody_asked_for(cache: Cache) -> None:
     """An engine that goes on with a request that is forgotten is heard like a new one."""
     cache.request("a", prompt(1))
-    ((count, stamp),) = cache.offer("unknown", prompt(1, 2), 4)
-    assert count == 4
+    ((count, stamp), (last, _)) = cache.offer("unknown", prompt(1, 2), 4)
+    assert count + last == 4
     assert cache.reuse.uses.is_known(stamp)
 
 
@@ -283,10 +295,10 @@ def ways(cache: Cache, parts: list[tuple[int, int]], asked: str) -> list[tuple[i
 @pytest.mark.parametrize(
     ("first", "end", "expected"),
     [
-        (2, 12, [(2, Way.SEEN), (4, Way.NEW), (4, Way.GENERATED)]),
-        (4, 12, [(4, Way.NEW), (4, Way.GENERATED)]),
-        (6, 12, [(2, Way.NEW), (4, Way.GENERATED)]),
-        (6, 8, [(2, Way.NEW)]),
+        (2, 12, [(2, Way.SEEN), (3, Way.NEW), (1, Way.LAST), (4, Way.GENERATED)]),
+        (4, 12, [(3, Way.NEW), (1, Way.LAST), (4, Way.GENERATED)]),
+        (6, 12, [(1, Way.NEW), (1, Way.LAST), (4, Way.GENERATED)]),
+        (6, 8, [(1, Way.NEW), (1, Way.LAST)]),
         (8, 12, [(4, Way.GENERATED)]),
     ],
 )
@@ -346,7 +358,7 @@ def test_the_next_turn_under_the_same_name_is_another_request(cache: Cache) -> N
     cache.request("a", prompt(1))
     cache.offer("a", prompt(1, 2), 4)
     assert cache.ask("a", prompt(1, 2, 3)) == 8
-    assert cache.stamp == cache.reuse.uses.last - 1
+    assert cache.stamp == cache.reuse.uses.last - 2
     assert cache.reuse.uses.next_turn(cache.reuse.uses.last, 12) == 3
 
 
@@ -365,7 +377,7 @@ def learned(*, back: bool, how: str) -> float:
         if back:
             cache.request(f"{number}b", keys)
             cache.evict(keys)
-    ((_, stamp),) = cache.request("last", prompt(1_000_000))
+    ((_, stamp), _) = cache.request("last", prompt(1_000_000))
     return cache.reuse.chance(stamp, 60)
 
 
@@ -384,14 +396,31 @@ def test_without_ghosts_nothing_would_be_learned_of_what_left(
     assert learned(back=True, how="evicted") < 0.05
 
 
-def test_half_of_a_use_that_comes_back_is_half(cache: Cache) -> None:
+def test_a_part_of_a_use_that_comes_back_is_that_part(cache: Cache) -> None:
     """Blocks count by their share of the use they are of."""
     for number in range(400):
         cache.request(f"{number}a", prompt(2 * number, 2 * number + 1))
         cache.wait(5)
         cache.ask(f"{number}b", prompt(2 * number, 500_000 + number))
-    ((_, stamp),) = cache.request("last", prompt(1_000_000))
-    assert cache.reuse.chance(stamp, 60) == pytest.approx(0.5, abs=0.1)
+    ((_, stamp), _) = cache.request("last", prompt(1_000_000))
+    assert cache.reuse.chance(stamp, 60) == pytest.approx(4 / 7, abs=0.1)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "evicted"])
+def test_a_last_chunk_that_no_next_turn_has_is_told_apart(cache: Cache, *, kept: bool) -> None:
+    """Prompts end in the middle of a chunk, so the next turn has another in the place of it."""
+    for session in range(100):
+        for turn in range(1, 5):
+            end = chain_keys(SEED, [1_000_000 + 4 * session + turn], 1)[-KEY_BYTES:]
+            asked = prompt(*(4 * session + part for part in range(turn)), chunks=2) + end
+            parts = cache.request(f"{session} {turn}", asked)
+            if not kept:
+                cache.evict(asked)
+            cache.wait(5)
+    chances = [cache.reuse.chance(stamp, 60) for _, stamp in cache.request("x", prompt(10_000))]
+    assert [count for count, _ in parts[-2:]] == [2, 1]
+    assert chances[0] > 0.9
+    assert chances[1] < 0.05
 
 
 def test_what_was_here_is_told_from_what_is_new(cache: Cache) -> None:
@@ -436,11 +465,11 @@ def test_setting_the_clock_back_keeps_what_was_learned(cache: Cache) -> None:
         cache.request(f"{number}a", prompt(number))
         cache.wait(5)
         cache.ask(f"{number}b", prompt(number))
-    ((_, before),) = cache.request("x", prompt(900_000))
+    ((_, before), _) = cache.request("x", prompt(900_000))
     chance = cache.reuse.chance(before, 60)
     cache.reuse.halve()
     assert not cache.reuse.uses.is_known(before)
     assert len(cache.reuse.ghost) == 0
-    ((_, after),) = cache.request("y", prompt(900_001))
+    ((_, after), _) = cache.request("y", prompt(900_001))
     assert chance > 0.9
     assert cache.reuse.chance(after, 60) == pytest.approx(chance, rel=0.05)

@@ -195,6 +195,44 @@ def test_failing_directory_does_not_fail_the_others(
     tier.close()
 
 
+def test_what_cannot_be_read_stays_until_something_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that failed is given back once the medium is known to read, and not before."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    bad, good = (put_one(tier, number, RAW_BYTES) for number in range(2))
+    with monkeypatch.context() as patch:
+        fail(patch, "preadv", errno.EIO)
+        assert read_back(tier, 0, RAW_BYTES, bad) is FailureKind.IO
+        tier.free([bad])
+        other = put_one(tier, 2, RAW_BYTES)
+    assert tier.used_bytes == sum(one.stored_bytes for one in (bad, good, other))
+    assert read_back(tier, 1, RAW_BYTES, good) == content(1, RAW_BYTES)
+    assert tier.used_bytes == good.stored_bytes + other.stored_bytes
+    tier.free([other])
+    assert tier.used_bytes == good.stored_bytes
+    tier.close()
+
+
+def test_a_medium_that_reads_again_after_a_restart_has_it_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was dropped because nothing could be read is found by the next start."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    placed = [put_one(tier, number, RAW_BYTES) for number in range(2)]
+    with monkeypatch.context() as patch:
+        fail(patch, "preadv", errno.EIO)
+        for number, one in enumerate(placed):
+            assert read_back(tier, number, RAW_BYTES, one) is FailureKind.IO
+            tier.free([one])
+    tier.close()
+    again = files.open(CAPACITY_BYTES)
+    assert len(scanned(again)) == 2
+    again.close()
+
+
 def test_segment_that_cannot_be_opened_is_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

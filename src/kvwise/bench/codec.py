@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kvwise.bench.codec_data import DATA, Bytes, Part
+from kvwise.bench.codec_splitzip import ratio_at, share_beyond
 from kvwise.bench.machine import describe
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
@@ -118,11 +119,12 @@ def measure_codecs(options: CodecOptions, progress: Progress) -> Rows:
     for name in options.data:
         for part in DATA[name](options.whole_bytes, progress):
             works, found = _measure(part, _codecs(part.kind, general), options, progress)
-            rows += _rows(part.name, works, found)
-            moved += movement(f"memcpy on {part.name}", found["memcpy"])
+            rows += _rows(part, works, found)
+            copies = [rate for work in works for rate in found[f"{work.codec.name} memcpy"]]
+            moved += movement(f"memcpy on {part.name}", copies)
             progress.done(f"measured: {part.name}")
     machine = describe(Path())
-    notes = tuple(moved_note(moved))
+    notes = (*moved_note(moved), *_splitzip_note(rows))
     return Rows("codec", options.command, started, machine, rows, skipped, notes)
 
 
@@ -191,11 +193,12 @@ def _zipnn(module: Any, kind: Kind) -> Iterator[Codec]:
 def _measure(
     part: Part, codecs: Sequence[tuple[Codec, str]], options: CodecOptions, progress: Progress
 ) -> tuple[Works, dict[str, list[float]]]:
-    """All codecs on some data, their passes in turns with memcpy."""
+    """All codecs on some data, each in turns with a memcpy of its own."""
     objects, target = _objects(part.data), _objects(np.zeros_like(part.data))
     works = [_Work(codec, mode, objects, target) for codec, mode in codecs]
-    actions: dict[str, Callable[[], float]] = {"memcpy": lambda: _copy(objects, target)}
+    actions: dict[str, Callable[[], float]] = {}
     for work in works:
+        actions[f"{work.codec.name} memcpy"] = lambda: _copy(objects, target)
         actions[f"{work.codec.name} encode"] = work.encode
         actions[f"{work.codec.name} decode"] = work.decode
     return works, take_turns(
@@ -203,22 +206,35 @@ def _measure(
     )
 
 
-def _rows(part: str, works: Works, found: dict[str, list[float]]) -> Iterator[Row]:
+def _rows(part: Part, works: Works, found: dict[str, list[float]]) -> Iterator[Row]:
     """What each codec came to, medians of all passes."""
-    memcpy = found["memcpy"]
     for work in works:
-        encode, decode = (found[f"{work.codec.name} {way}"] for way in ("encode", "decode"))
+        ways = ("memcpy", "encode", "decode")
+        memcpy, encode, decode = (found[f"{work.codec.name} {way}"] for way in ways)
+        beside = {}
+        if part.kind is Kind.BF16 and work.mode == "fixed":
+            beside["splitzip_ratio"] = round(ratio_at(share_beyond(part.data)), 4)
         yield {
             "codec": work.codec.name,
             "mode": work.mode,
-            "data": part,
+            "data": part.name,
             "ratio": round(work.ratio, 4),
             "encode_gbps": round(Spread.of(encode).median, 3),
             "decode_gbps": round(Spread.of(decode).median, 3),
             "memcpy_gbps": round(Spread.of(memcpy).median, 3),
             "encode_of_memcpy": round(ratio(encode, memcpy).median, 3),
             "decode_of_memcpy": round(ratio(decode, memcpy).median, 3),
+            **beside,
         }
+
+
+def _splitzip_note(rows: Sequence[Row]) -> Iterator[str]:
+    """What the format nearest to `fixed` would take of the same data, by its formula."""
+    found = [
+        f"{row['data']} {row['splitzip_ratio']:.3f}" for row in rows if "splitzip_ratio" in row
+    ]
+    if found:
+        yield f"ratio of SplitZip's format (12 + 56p bits), by its formula: {', '.join(found)}"
 
 
 def _objects(data: Bytes) -> list[memoryview]:
@@ -231,8 +247,15 @@ def _objects(data: Bytes) -> list[memoryview]:
     return objects
 
 
+def _forget(target: Sequence[memoryview]) -> None:
+    """Put what is no result where results go."""
+    for to in target:
+        np.frombuffer(to, np.uint8)[:] = NOTHING
+
+
 def _copy(objects: Sequence[memoryview], target: Sequence[memoryview]) -> float:
-    """The rate of one thread's memcpy."""
+    """The rate of one thread's memcpy, to memory that was written just before."""
+    _forget(target)
     started = time.perf_counter()
     for source, to in zip(objects, target, strict=True):
         to[:] = source
@@ -280,8 +303,7 @@ class _Work:
         Raises:
             SetupError: other bytes came back.
         """
-        for to in self._target:
-            np.frombuffer(to, np.uint8)[:] = NOTHING
+        _forget(self._target)
         started = time.perf_counter()
         for stored, one, to in zip(self._stored, self._objects, self._target, strict=True):
             if stored[0] is one:

@@ -22,6 +22,7 @@ class Rows:
         machine: see `bench.machine.describe`.
         rows: the measurements.
         skipped: what was not measured, and why.
+        failed: what was to be measured and went wrong.
         notes: what a reader must know to take the numbers right, such as a yardstick that moved.
     """
 
@@ -32,8 +33,9 @@ class Rows:
     rows: Sequence[Row]
     skipped: Sequence[str] = ()
     notes: Sequence[str] = ()
+    failed: Sequence[str] = ()
 
     def to_json(self) -> str:
         """The whole as a JSON object whose `rows` are the measurements."""
-        names = ("bench", "command", "started", "machine", "rows", "skipped", "notes")
+        names = ("bench", "command", "started", "machine", "rows", "skipped", "notes", "failed")
         return json.dumps({name: getattr(self, name) for name in names}, indent=2, default=list)

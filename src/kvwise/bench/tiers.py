@@ -113,6 +113,7 @@ class _Run:
     scratch: Path
     rows: list[Row] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
 
@@ -128,26 +129,38 @@ class _Run:
 
 
 def measure_tiers(options: TiersOptions, progress: Progress) -> Rows:
-    """Measure the parts asked for.
+    """Measure the parts asked for; one that fails, or gives wrong bytes, takes no other with it.
 
     Raises:
         ConfigError: the folder or the memory of this machine does not do.
-        SetupError: something that was started failed, or gave wrong bytes.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     machine = describe(options.disk)
     with tempfile.TemporaryDirectory(prefix="kvwise-bench-") as scratch:
         run = _Run(options, progress, Path(scratch))
         for name in options.parts:
-            PARTS[name](run)
-            progress.done(f"measured: {name}")
+            try:
+                PARTS[name](run)
+            except SetupError as error:
+                run.failed.append(f"{name}: {error}")
+            else:
+                progress.done(f"measured: {name}")
     run.note(*moved_note(run.moved))
     if machine["load_average"] > machine["cores"] / 2:
         run.note(
             f"load average {machine['load_average']} on {machine['cores']} cores before the "
             "start: what hands work from thread to thread suffers more from that than a yardstick"
         )
-    return Rows("tiers", options.command, started, machine, run.rows, run.skipped, tuple(run.notes))
+    return Rows(
+        bench="tiers",
+        command=options.command,
+        started=started,
+        machine=machine,
+        rows=run.rows,
+        skipped=run.skipped,
+        notes=run.notes,
+        failed=run.failed,
+    )
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -69,11 +69,12 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     disk: Path, objects: tuple[str, ...], parts: tuple[str, ...], as_json: bool, **sizes: int
-) -> None:
+) -> int:
     """Measure memory, disk and bookkeeping, each beside a yardstick of the same minute.
 
     Every figure is the median of some passes, taken in turns with the yardstick. What was stored
-    is read back and compared. Ctrl-C ends everything that was started.
+    is read back and compared. A part that fails is told, and the exit code is 1 then. Ctrl-C ends
+    everything that was started.
     """
     options = TiersOptions(
         disk,
@@ -89,6 +90,9 @@ def command(
         click.echo(rows.to_json())
     else:
         _show(rows, Console(), judged=not options.quick)
+    for text in rows.failed:
+        click.echo(f"error: {text}", err=True)
+    return 1 if rows.failed else 0
 
 
 def _show(rows: Rows, console: Console, *, judged: bool) -> None:

@@ -44,6 +44,9 @@ def check_folder(path: Path, host: Host) -> Finding:
     kind = filesystem(place, host)
     if path.exists() and not path.is_dir():
         return Finding(name, Grade.FAIL, f"{path} is not a directory", "choose another path")
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        advice = "as root: `mount -o remount,rw` where it is mounted, or choose another path"
+        return Finding(name, Grade.FAIL, f"{place} is on a read-only filesystem", advice)
     if not os.access(place, os.W_OK | os.X_OK):
         advice = f"as root: `install -d -m 700 -o {os.getuid()} {path}`"
         return Finding(name, Grade.FAIL, f"{place} cannot be written by this user", advice)
@@ -80,6 +83,8 @@ def check_space(path: Path, case: Case) -> Finding:
     if share + disk.min_free > total:
         most = max(0, total - disk.min_free) * len(disk.paths) // len(here)
         advice = f"lower disk.size to {format_size(most)} or less"
+        if most < disk.segment * len(disk.paths):
+            advice = f"take {path} out of disk.paths: there is no room for one segment"
         return Finding(name, Grade.FAIL, seen, advice)
     if share + disk.min_free > free + held:
         advice = (

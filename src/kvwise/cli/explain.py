@@ -133,20 +133,26 @@ def command(  # noqa: PLR0913  one parameter for each option
             "coding": told.coding,
         }
         click.echo(json.dumps(shown, indent=2))
-    elif told.decisions:
+    else:
         console = Console(record=True, width=SVG_COLUMNS) if svg else _console()
-        if log is not None:
-            console.print("times count back from the last decision in the log\n", highlight=False)
+        _show(told, console, counts_back=log is not None)
+        if svg and told.decisions:
+            svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
+    return 0
+
+
+def _show(told: _Told, console: Console, *, counts_back: bool) -> None:
+    """Decisions, how good their estimates were, and how objects are written."""
+    if not told.decisions:
+        console.print("no decisions yet")
+    elif counts_back:
+        console.print("times count back from the last decision in the log\n", highlight=False)
+    if told.decisions:
         console.print(_table(told.decisions, told.at_ns))
         for tier, one in told.estimates.items():
             console.print(_judgement(tier, one), highlight=False)
-        for line in codec_lines(told.coding):
-            console.print(line, highlight=False, markup=False)
-        if svg:
-            svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
-    else:
-        click.echo("no decisions yet")
-    return 0
+    for line in codec_lines(told.coding):
+        console.print(line, highlight=False, markup=False)
 
 
 def _console() -> Console:
@@ -217,7 +223,9 @@ def _ask(url: str, limit: int) -> _Told:
         decisions = client.explain(limit)
         status = client.status()
         estimates = msgspec.convert(status.get("estimates", {}), dict[str, _Estimates])
-        return _Told(decisions, estimates, now_ns(), status.get("coding", {}))
+        failure = status.get("codecs", {}).get("failure", "")
+        coding = {**status.get("coding", {}), "failure": failure}
+        return _Told(decisions, estimates, now_ns(), coding)
     finally:
         client.close()
 

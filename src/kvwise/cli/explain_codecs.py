@@ -27,9 +27,15 @@ def codec_lines(coding: Mapping[str, Any]) -> Iterator[str]:
     """One line for each namespace on each tier: what is used, why, and what it rests on."""
     for tier, spaces in coding.get("choices", {}).items():
         for label, one in spaces.items():
-            yield f"{tier}, {label}: written {one['coding']}, {REASONS[Reason(one['why'])]}" + (
-                _figures(tier, one, coding)
-            )
+            why = _reason(Reason(one["why"]), coding.get("failure", ""))
+            yield f"{tier}, {label}: written {one['coding']}, {why}{_figures(tier, one, coding)}"
+
+
+def _reason(why: Reason, failure: str) -> str:
+    """A reason in words; codecs that are installed and failed say how."""
+    if why is Reason.NO_NUMBA and failure:
+        return f"there are no codecs: {failure}"
+    return REASONS[why]
 
 
 def _figures(tier: str, one: Mapping[str, Any], coding: Mapping[str, Any]) -> str:

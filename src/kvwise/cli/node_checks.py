@@ -89,7 +89,8 @@ def check_clock(case: Case) -> Finding:
     name = "clock"
     source = case.host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     year = datetime.now(UTC).year
-    seen = f"source {source or 'unknown'}, {'' if synchronised() else 'not '}kept right by NTP"
+    right = "kept right by NTP" if synchronised() else "nothing is known to keep it right"
+    seen = f"source {source or 'unknown'}, {right}"
     if year < YEAR_MIN:
         advice = "set it: budgets of writes and times in logs follow it; `timedatectl set-ntp true`"
         return Finding(name, Grade.FAIL, f"it shows the year {year}", advice)

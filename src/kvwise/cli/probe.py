@@ -83,7 +83,7 @@ Examples:
     help="Write what was measured there.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(  # noqa: PLR0913  one parameter for each option
     disk: tuple[Path, ...],
     redis: tuple[str, ...],
@@ -139,9 +139,9 @@ def _show(found: Rows, out: Path, console: Console) -> None:
         console.print(f"note: {escape(text)}", soft_wrap=True)
     machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
     console.print(f"machine: {escape(machine)}", soft_wrap=True)
-    console.print(
-        f"\nnext: kvwise plan --hardware {escape(str(out))} --drive host-disk ...", soft_wrap=True
-    )
+    if any(row["part"] == "disk" for row in rates):
+        text = f"\nnext: kvwise plan --hardware {escape(str(out))} --drive host-disk ..."
+        console.print(text, soft_wrap=True)
 
 
 def _rates(rows: Sequence[Row]) -> Table:

@@ -39,6 +39,7 @@ Numba does the work (`exponent_cpu`), outside of the GIL.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from kvwise.codecs.base import BLOCK_BYTES, Buffers, total_bytes
@@ -81,7 +82,7 @@ class Exponent:
     def encode(self, payload: Buffers) -> Buffers:
         """Write a payload down; the payload itself unless that saves a block."""
         loops, size_bytes = self._loops, total_bytes(payload)
-        shape = Shape(self._kind, 1 << SEGMENT_BITS, size_bytes, loops)
+        shape = _shape(self._kind, 1 << SEGMENT_BITS, size_bytes, loops)
         if not shape.segments:
             return payload
         head, tail = cut(merged(payload), shape.head_bytes)
@@ -145,6 +146,12 @@ class Shape:
         return -(-block.size // self.segment_bytes) * self._record
 
 
+@lru_cache(maxsize=64)
+def _shape(kind: Kind, segment: int, size_bytes: int, loops: ModuleType) -> Shape:
+    """A shape, made once: objects of a tier have the same few sizes."""
+    return Shape(kind, segment, size_bytes, loops)
+
+
 def _loops() -> ModuleType:
     """The compiled loops."""
     from kvwise.codecs import exponent_cpu
@@ -166,7 +173,7 @@ def shape_of(room: Bytes, size_bytes: int, loops: ModuleType) -> Shape:
         raise FrameError("no header of the exponent codec, or one of a version to come")
     if size != size_bytes:
         raise FrameError(f"{size} bytes were written for a payload of {size_bytes}")
-    return Shape(KINDS[kind], 1 << bits, size_bytes, loops)
+    return _shape(KINDS[kind], 1 << bits, size_bytes, loops)
 
 
 def mode_of(stored: Buffers) -> Mode | None:

@@ -2,6 +2,7 @@
 
 What the bytes mean is said in `exponent`. A segment is brought into words (`exponent_words`), its
 exponents are coded in planes (`exponent_planes`), and those beyond are listed (`exponent_escapes`).
+`fixed` of BF16 is restored past the cache (`exponent_stream`) where that is of use.
 
 Importing this module needs Numba; compiling happens at the first call of each loop.
 """
@@ -34,6 +35,7 @@ from kvwise.codecs.exponent_planes import (
     unpack_dense,
     unpack_fixed,
 )
+from kvwise.codecs.exponent_stream import arrived, can_stream, stream_fixed
 from kvwise.codecs.exponent_words import BF16, BYTES, LOW_BITS, REST_BITS, gather, spread
 from kvwise.codecs.machine_code import compiled
 
@@ -256,11 +258,15 @@ def _decode_dense(data: Any, parts: Any, record: Any, words: Any, work: Any) -> 
 @compiled
 def _decode_fixed(data: Any, parts: Any, record: Any, words: Any, work: Any) -> int:
     """Undo `_encode_fixed`."""
-    _, _, _, zeros = work
+    room, _, _, zeros = work
     _, base, far, _ = _read_record(record)
     _, codes, rest, begin = parts
     end = begin + _words(2 * far)
-    unpack_fixed(codes, rest if rest.size else zeros[: words.size // 2], words, np.uint64(base))
+    if not room.size and can_stream(codes, words, far):
+        stream_fixed(codes, rest, words, np.uint64(base), data[end + _words(far) :])
+    else:
+        beside = rest if rest.size else zeros[: words.size // 2]
+        unpack_fixed(codes, beside, words, np.uint64(base))
     places = data[begin : begin + 2 * far].view(np.uint16)
     return fix_fixed(places, data[end : end + far], words.view(np.uint16))
 
@@ -306,4 +312,5 @@ def decode(kind: int, segment: int, records: Any, data: Any, elements: Any) -> i
         if used == DAMAGED:
             return DAMAGED
         begin += used
+    arrived()
     return begin

@@ -1,8 +1,9 @@
 """Forms: the codec for each way to write a payload down, made when it is first needed.
 
 A codec is compiled when it is made: many seconds the first time on a machine, one later. So `make`
-or `warm` come first, on a thread that nobody waits for, and whoever reads is told at once what is
-not there yet. Without Numba there is none but `plain`. It chooses nothing.
+or `warm` come first, on a thread that nobody waits for (`live/codecs`); whoever reads is told at
+once what is not there yet, and whoever writes may be given `plain`. Without Numba there is no
+other. It chooses nothing.
 """
 
 from __future__ import annotations
@@ -84,9 +85,16 @@ class Codecs:
         failure: why no more codecs can be made; empty while they can.
     """
 
-    def __init__(self, first: Codec = PLAIN) -> None:
-        """`first` writes what has no form of its own."""
+    def __init__(self, first: Codec = PLAIN, *, on_demand: bool = True) -> None:
+        """Nothing is made yet.
+
+        Args:
+            first: writes what has no form of its own.
+            on_demand: whether a codec is made where it is first needed to write; else `first`
+                writes what codecs are not ready for.
+        """
         self._first = first
+        self._on_demand = on_demand
         self._lock = threading.Lock()
         self._writers: dict[tuple[Coding, Elements | None], Codec] = {}
         self._readers: dict[int, Codec] = {PLAIN.id: PLAIN, first.id: first}
@@ -106,7 +114,7 @@ class Codecs:
             ImportError: Numba does not go with what else is installed.
         """
         for coding in codings:
-            number = self.writer(Form(coding, elements)).id
+            number = self._writer(Form(coding, elements)).id
             self.make(number)
             with self._lock:
                 self._kinds.add((number, elements.kind))
@@ -141,8 +149,19 @@ class Codecs:
 
     def writer(self, form: Form) -> Codec:
         """The codec that writes a form."""
-        if form.coding is Coding.PLAIN:
+        if form.coding is Coding.PLAIN or not (self._on_demand or self._is_ready(form)):
             return self._first
+        return self._writer(form)
+
+    def _is_ready(self, form: Form) -> bool:
+        """Whether a form can be written without compiling anything."""
+        if form.coding.lossless:
+            return Exponent.id in self._readers
+        number = next(number for number, one in _LOSSY.items() if one is form.coding)
+        return form.elements is not None and (number, form.elements.kind) in self._kinds
+
+    def _writer(self, form: Form) -> Codec:
+        """The codec that writes a form which is not plain, made if need be."""
         key = form.coding, form.elements
         known = self._writers.get(key)
         if known is not None:

@@ -57,11 +57,12 @@ def merged(pieces: Buffers) -> list[Bytes]:
     They are valid as long as the pieces are, and writable: who was given memory to read only must
     not write to them.
     """
+    filled = [piece for piece in pieces if piece.nbytes]
+    if len(filled) == 1 and not filled[0].readonly:
+        return [np.frombuffer(filled[0], np.uint8)]
     runs: list[list[int]] = []
-    for piece in pieces:
-        if not piece.nbytes:
-            continue
-        address = np.frombuffer(piece, dtype=np.uint8).__array_interface__["data"][0]
+    for piece in filled:
+        address = _address(piece)
         if runs and sum(runs[-1]) == address:
             runs[-1][1] += piece.nbytes
         else:
@@ -95,6 +96,9 @@ def spans(runs: Sequence[Bytes], unit_bytes: int) -> Iterator[Span]:
     Only a unit that lies in several arrays, or beside whole words, is given as a copy: its bytes
     are not there yet, and nobody writes them back (see `fill` and `scatter`).
     """
+    if len(runs) == 1 and _aligned(runs[0]):
+        yield runs[0], ()
+        return
     copy, parts, held = np.empty(unit_bytes, np.uint8), list[Bytes](), 0
     for number, run in enumerate(runs):
         start = 0
@@ -138,4 +142,12 @@ def _array(address: int, size_bytes: int) -> Bytes:
 
 
 def _aligned(array: Bytes) -> bool:
-    return bool(array.__array_interface__["data"][0] % WORD_BYTES == 0)
+    return _address(array.data) % WORD_BYTES == 0
+
+
+def _address(memory: memoryview) -> int:
+    """Where memory lies that is not empty. Asking ctypes takes a fourth of the time of numpy."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    except TypeError:
+        return int(np.frombuffer(memory, np.uint8).ctypes.data)

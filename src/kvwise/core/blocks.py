@@ -26,6 +26,9 @@ from kvwise.core.reuse import Reuse, Stay
 from kvwise.core.shelf import READY, Shelf, State
 from kvwise.core.words import DRAM, Command, Drop, TierSpec, Why
 
+SOME = 64
+"""Copies that stand for all of a prompt's where their size is asked for."""
+
 
 class Blocks:
     """Every block on every tier. Drops made by an event are collected until `take_drops`.
@@ -107,6 +110,12 @@ class Blocks:
                 first = columns.gather(shelf.location, rows)
                 return self.pages.chains(first, sizes[0])
         return self.pages.chain_all([shelf.location[row] for row in rows])
+
+    def mean_bytes(self, tier: int, rows: Sequence[int]) -> int:
+        """What the copy of one of these takes on a tier, by some of them; 0 if none has one."""
+        stored, unit_bytes = self.shelves[tier].stored, self.shelves[tier].spec.unit_bytes
+        some = [units for row in rows[:: len(rows) // SOME + 1] if (units := stored[row])]
+        return unit_bytes * sum(some) // len(some) if some else 0
 
     def absent_from(self, tier: int, rows: Sequence[int]) -> Sequence[int]:
         """Those of the rows that have no copy on a tier."""

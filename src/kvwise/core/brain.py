@@ -216,7 +216,7 @@ class Brain:
                 for tier, governor in self._stores.governors.items()
             },
             "costs": self._costs(),
-            "coding": world.codings.told((x.number, x.label) for x in world.spaces),
+            "coding": world.codings.told(enumerate(world.labels())),
             "estimates": {
                 tier: {"loads": one.loads, "error": one.mean_error, "bias": one.mean_bias}
                 for tier, one in self.calibration().items()
@@ -242,11 +242,11 @@ class Brain:
 
     def _costs(self) -> dict[str, Any]:
         costs, spaces = self._world.costs, {}
-        for space in self._world.spaces:
+        for space, label in zip(self._world.spaces, self._world.labels(), strict=True):
             if space.number in costs.recompute:
                 fit, device = costs.recompute[space.number], costs.device[space.number]
                 fixed_s, token_s, pair_s = fit.weights
-                spaces[space.label] = {
+                spaces[label] = {
                     "step_s": fixed_s,
                     "token_s": token_s,
                     "pair_s": pair_s,

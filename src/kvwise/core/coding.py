@@ -4,10 +4,12 @@ What counts is the time in which a prompt's objects come from the tier. X bytes 
 take X / link. Encoded they are a share of that, and are decoded while others are still being read,
 all but the last run of neighbours, which nothing hides:
 
-    max(share * X / link + min(X, run) / decode, X / (decode * lanes))
+    max(share * X / link + min(X, run) / decode, X / (decode * lanes)) + excess
 
 with the rates of the link in bytes of the medium, and of one thread's decode in bytes of payload.
-So a codec pays on a slow link and costs on a fast one. In between is the break-even.
+The excess is what loads took beyond that, of late, and plain ones have theirs: threads that wait
+for each other, and whatever else no rate knows. So a codec pays on a slow link and costs on a fast
+one. In between is the break-even.
 
 Encoding is on nobody's way, since writes are deferred; its rate is known and shown. Link and
 encode rates come from what the tier does anyway. One object in `TRIAL_EVERY` is written in a coding
@@ -16,7 +18,7 @@ that is not used, and decoded once at once: so shares and decode rates stay know
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,6 +49,18 @@ HYSTERESIS = 0.02
 
 STEADY = 4
 """Times in a row that it must look better."""
+
+LOADS_KEPT = 31
+"""Loads that say by how much the rates are wrong; the middle one of them counts."""
+
+LOADS_MIN = 5
+"""So many are enough for that."""
+
+MIXED = 0.02
+"""A load that is further than this from a coding's share is not all of that coding."""
+
+LEAST_S = 1e-6
+"""No load loses less than this by a codec: so there always is a break-even."""
 
 _FIRST_RATE = 1e9
 _MEMORY = 32
@@ -110,6 +124,33 @@ class Share:
         self.value += (share - self.value) / min(self.samples, _MEMORY)
 
 
+class Excess:
+    """Seconds that loads took beyond what rates account for: the middle one of the last ones."""
+
+    def __init__(self) -> None:
+        """Nothing was loaded yet."""
+        self._last: deque[float] = deque(maxlen=LOADS_KEPT)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were enough loads."""
+        return len(self._last) >= LOADS_MIN
+
+    @property
+    def seconds(self) -> float:
+        """Of a usual load; below 0 where rates promise too little."""
+        return sorted(self._last)[len(self._last) // 2] if self.is_known else 0.0
+
+    def learn(self, seconds: float) -> None:
+        """One load."""
+        self._last.append(seconds)
+
+    def forget(self) -> None:
+        """The oldest load no longer counts."""
+        if self._last:
+            self._last.popleft()
+
+
 @dataclass(slots=True)
 class Link:
     """One tier as objects pass it.
@@ -117,12 +158,14 @@ class Link:
     Attributes:
         read, write: bytes of the medium a second.
         load_bytes: payload of a usual load.
+        excess: of loads, by how what they read was written.
     """
 
     spec: TierSpec
     read: Rate = field(default_factory=Rate)
     write: Rate = field(default_factory=Rate)
     load_bytes: float = 0.0
+    excess: dict[Coding, Excess] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> float:
@@ -133,6 +176,15 @@ class Link:
         """One load of so many bytes was begun."""
         before = self.load_bytes or size_bytes
         self.load_bytes = before + (size_bytes - before) / _MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """A load that ended well: bytes of payload, of the medium, and how long it took."""
+
+    payload_bytes: int
+    read_bytes: int
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -209,6 +261,23 @@ class Codings:
                 rate = self.decode.setdefault(event.coding, Rate())
                 rate.learn(event.size_bytes, event.elapsed_ns)
 
+    def took(self, tier: int, subject: int, load: Took) -> None:
+        """A load of a namespace's objects is over, and nothing was ahead of it."""
+        coding = self._coding_of(tier, subject, load)
+        if coding is not None and self.links[tier].read.is_known:
+            expected_s = self._rates_s(tier, coding, load.payload_bytes, load.read_bytes)
+            excess = self.links[tier].excess.setdefault(coding, Excess())
+            excess.learn(load.seconds - expected_s)
+
+    def _coding_of(self, tier: int, subject: int, load: Took) -> Coding | None:
+        """How all that a load read was written; None where that cannot be told."""
+        if load.read_bytes >= load.payload_bytes:
+            return Coding.PLAIN
+        coding = self.standing(tier, subject).coding
+        off = load.read_bytes / load.payload_bytes - self.share(subject, coding)
+        known = coding in self.decode and abs(off) <= MIXED
+        return coding if known else None
+
     def wrote(self, subject: int, coding: Coding, share: float) -> None:
         """An object of a namespace came to a share of what it takes as it is."""
         if coding is not Coding.PLAIN:
@@ -238,7 +307,14 @@ class Codings:
         coding = tried or CANDIDATES[standing.trials % len(CANDIDATES)]
         standing.objects = 0
         standing.trials += 1
+        self._fade(tier, standing.coding)
         return _form(coding, subject, trial=True)
+
+    def _fade(self, tier: int, used: Coding) -> None:
+        """Forget one load of each coding that is not used: what it costs may be another by now."""
+        for coding, excess in self.links[tier].excess.items():
+            if coding is not used:
+                excess.forget()
 
     def counted(self, tier: int, subject: int, objects: int) -> None:
         """More objects go the way that `form` told."""
@@ -312,13 +388,26 @@ class Codings:
     def load_s(self, tier: int, subject: int, coding: Coding) -> float:
         """Seconds in which the objects of a usual load come from a tier."""
         link = self.links[tier]
-        size, rate = link.size_bytes, link.read.bytes_per_s
+        read_bytes = self.share(subject, coding) * link.size_bytes
+        known_s = self._rates_s(tier, coding, link.size_bytes, read_bytes)
+        return max(known_s + self._excess_s(tier, coding), read_bytes / link.read.bytes_per_s)
+
+    def _rates_s(self, tier: int, coding: Coding, payload_bytes: float, read_bytes: float) -> float:
+        """Seconds of a load by the rates of link and decoding alone."""
+        link = self.links[tier]
+        read_s = read_bytes / link.read.bytes_per_s
         if coding is Coding.PLAIN or coding not in self.decode:
-            return self.share(subject, coding) * size / rate
+            return read_s
         decode = self.decode[coding].bytes_per_s
-        tail = min(size, link.spec.run_bytes or size)
-        piped_s = self.share(subject, coding) * size / rate + tail / decode
-        return max(piped_s, size / (decode * link.spec.lanes))
+        tail_bytes = min(payload_bytes, link.spec.run_bytes or payload_bytes)
+        return max(read_s + tail_bytes / decode, payload_bytes / (decode * link.spec.lanes))
+
+    def _excess_s(self, tier: int, coding: Coding) -> float:
+        """What rates do not account for; the least of all where too few were of this coding."""
+        excess = self.links[tier].excess
+        if coding in excess and excess[coding].is_known:
+            return excess[coding].seconds
+        return min((one.seconds for one in excess.values() if one.is_known), default=0.0)
 
     def gain(self, tier: int, subject: int, coding: Coding) -> float:
         """Part of the time of a load that a coding saves against plain."""
@@ -336,7 +425,9 @@ class Codings:
         size, rate = link.size_bytes, decode.bytes_per_s
         tail = min(size, link.spec.run_bytes or size)
         saved = max(0.0, 1 - self.share(subject, coding)) * size
-        return min(saved * rate / tail, rate * link.spec.lanes)
+        more_s = self._excess_s(tier, coding) - self._excess_s(tier, Coding.PLAIN)
+        tail_s, lanes_s = tail / rate + more_s, size / (rate * link.spec.lanes) + more_s
+        return min(saved / max(tail_s, LEAST_S), size / max(lanes_s, LEAST_S))
 
     def told(self, labels: Iterable[tuple[int, str]]) -> dict[str, Any]:
         """Everything, as plain dictionaries: by tier and namespace what is used and why."""
@@ -366,6 +457,10 @@ class Codings:
                 x.spec.name: x.write.bytes_per_s for x in self.links[1:] if x.write.is_known
             },
             "load_bytes": {x.spec.name: x.load_bytes for x in self.links[1:]},
+            "excess_s": {
+                x.spec.name: {c.value: e.seconds for c, e in x.excess.items() if e.is_known}
+                for x in self.links[1:]
+            },
             "switches": dict(self.switches),
         }
 

@@ -39,13 +39,17 @@ OFFERS_S_MIN = 60.0
 for few sets no price, and gives the budget to what comes first. A bucket that holds more than is
 usual can pay for a burst, so its offers count as those of the time in which that was earned."""
 
+YOUNG_S = 600.0
+"""A memory shorter than this is taken to be as long, so that a young bucket saves at first: what is
+offered then is not known yet, and what was saved is not lost."""
+
 STEP_NS = 1_000_000_000
 """Prices are set and memories age in steps of this, at least."""
 
 STEER = 2.0
 """A full or empty bucket lets e**(STEER / 2) times more or less through than the budget's rate. In
-between is half of it, and less for a governor that remembers less than a day: it had no time to
-save so much, and would save at first what it may spend."""
+between is half of it. For a governor that remembers less than a day, full is what it could save in
+that time: it would save at first what it may spend, or run dry long before the level told."""
 
 STAY_S_MAX = 30.0 * DAY_S
 LIFE_YEARS_MAX = 1000.0
@@ -252,8 +256,10 @@ class Governor:
         price.set_ns, price.place, price.share = now_ns, 0, 1.0
         if not self.per_day:
             return
-        usual_bytes = self.burst_bytes / 2 * memory.span_s / MEMORY_S
-        steer = math.exp(STEER * (self.level_bytes - usual_bytes) / self.burst_bytes)
+        full_bytes = self.burst_bytes * max(memory.span_s, YOUNG_S) / MEMORY_S
+        usual_bytes = full_bytes / 2
+        beside = (self.level_bytes - usual_bytes) / full_bytes
+        steer = math.exp(STEER * min(max(beside, -0.5), 0.5))
         left = self.per_day / DAY_S * steer
         spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
         span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))

@@ -6,12 +6,13 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvwise.core.coding import Took
 from kvwise.core.cost import Lane
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.layout import Layout
 from kvwise.core.plan import NOTHING, Cut, runs
-from kvwise.core.pricing import COMING, Match, backlog_s, price
+from kvwise.core.pricing import COMING, Found, Match, backlog_s, price
 from kvwise.core.records import Records
 from kvwise.core.reuse import About
 from kvwise.core.shelf import State
@@ -67,14 +68,18 @@ class LoadJob:
     """A `Load` command under way. It pins its rows, apart from any lease; NONE once ended.
 
     Attributes:
+        space: number of the namespace.
         started_ns: when it was commanded.
+        sizes: what each of them takes on the tier.
         ahead_bytes: what the tier had still to read before it.
         whole: whether every object so far arrived.
     """
 
     number: int
     tier: int
+    space: int
     rows: list[int]
+    sizes: list[int]
     raw_bytes: int
     left: int
     started_ns: int
@@ -163,7 +168,7 @@ class Loads:
         why = self._refusal(event, space, found)
         if why is not None:
             return Cut(0, NOTHING, 0.0, 0.0, 0.0, 0.0, Choice.RECOMPUTE, why)
-        return price(world, event, space, layout, self._coming(found))
+        return price(world, event, space, layout, Found(found.rows, self._coming(found)))
 
     def _refusal(self, event: Asked, space: Space, found: Match) -> Why | None:
         """Why nothing can be loaded, whatever it costs."""
@@ -312,24 +317,26 @@ class Loads:
         job = LoadJob(
             number=world.number(),
             tier=tier,
+            space=lease.space.number,
             rows=rows,
+            sizes=[shelf.stored[row] * shelf.spec.unit_bytes for row in rows],
             raw_bytes=lease.space.raw_bytes,
             left=len(rows),
             started_ns=world.now_ns,
             ahead_bytes=world.costs.ahead_bytes(tier, world.now_ns),
         )
         self.jobs[job.number] = job
-        world.costs.reading[tier].add(len(rows) * job.raw_bytes, world.now_ns)
+        world.costs.reading[tier].add(sum(job.sizes), world.now_ns)
         world.codings.links[tier].loaded(len(rows) * job.raw_bytes)
         items = tuple(
             Item(
                 key=index.key(row),
                 parent=ROOT if index.parent[row] == NONE else index.key(index.parent[row]),
                 location=shelf.location[row],
-                stored_bytes=shelf.stored[row] * shelf.spec.unit_bytes,
+                stored_bytes=size_bytes,
                 pages=world.blocks.pages_of(row),
             )
-            for row in rows
+            for row, size_bytes in zip(rows, job.sizes, strict=True)
         )
         deadline_ns = world.now_ns + lease.wait_ns
         world.out.append(
@@ -366,7 +373,7 @@ class Loads:
     def _arrived(self, job: LoadJob, item: int, *, failed: bool) -> None:
         world = self._world
         row, job.rows[item] = job.rows[item], NONE
-        world.costs.reading[job.tier].take(job.raw_bytes, world.now_ns)
+        world.costs.reading[job.tier].take(job.sizes[item], world.now_ns)
         job.left -= 1
         job.whole &= not failed
         if not job.left:
@@ -389,7 +396,11 @@ class Loads:
         seconds = (self._world.now_ns - job.started_ns) / 1e9
         if pipe is not None and job.whole and seconds > 0:
             self._world.costs.explorer.measured(job.tier)
-            pipe.learn(len(job.rows) * job.raw_bytes + job.ahead_bytes, seconds)
+            read_bytes = sum(job.sizes)
+            pipe.learn(read_bytes + job.ahead_bytes, seconds)
+            if not job.ahead_bytes:
+                took = Took(len(job.sizes) * job.raw_bytes, read_bytes, seconds)
+                self._world.codings.took(job.tier, job.space, took)
 
     # --- ends ---
 

@@ -39,6 +39,14 @@ class Match:
     storing_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What may be loaded: rows, and the tier of each, marked where a read is under way already."""
+
+    rows: array[int]
+    tiers: bytes
+
+
 def backlog_s(world: World, event: Asked, space: Space) -> float:
     """Seconds that the engine is busy with earlier prompts."""
     if not event.backlog_tokens and not event.backlog_pairs:
@@ -48,12 +56,17 @@ def backlog_s(world: World, event: Asked, space: Space) -> float:
     return work_s * costs.crowding(event.requests)
 
 
-def price(world: World, event: Asked, space: Space, layout: Layout, tiers: bytes) -> Cut:
-    """The best cut of chunks that come from `tiers`, marked where a read is under way already.
+def price(world: World, event: Asked, space: Space, layout: Layout, found: Found) -> Cut:
+    """The best cut of what was found.
 
     Now and then it is one chunk more, to measure a tier that would not be loaded from.
     """
-    sources, costs, config = runs(tiers), world.costs, world.config
+    tiers, costs, config = found.tiers, world.costs, world.config
+    sources = runs(tiers)
+    each_bytes = [
+        world.blocks.mean_bytes(tier, found.rows) or space.raw_bytes
+        for tier in range(len(config.tiers))
+    ]
     question = Question(
         sources=sources,
         chunk_tokens=layout.chunk_tokens,
@@ -68,7 +81,7 @@ def price(world: World, event: Asked, space: Space, layout: Layout, tiers: bytes
     )
 
     def transfer(chunks: int) -> Transfer:
-        burden = _burden(sources, chunks, space.raw_bytes, len(config.tiers))
+        burden = _burden(sources, chunks, each_bytes, chunks * space.raw_bytes)
         return costs.transfer(space.number, event.client, burden, world.now_ns)
 
     computing = _computing(costs.recompute[space.number], event.requests)
@@ -98,17 +111,17 @@ def _computing(recompute: Recompute, requests: int) -> Computing:
 
 
 def _burden(
-    sources: tuple[tuple[int, int], ...], chunks: int, raw_bytes: int, tiers: int
+    sources: tuple[tuple[int, int], ...], chunks: int, each_bytes: list[int], copied_bytes: int
 ) -> Burden:
-    """What the first `chunks` chunks have to move."""
-    burden, left = Burden([0] * tiers, set(), chunks * raw_bytes), chunks
+    """What the first `chunks` chunks have to move, with the bytes of one on each tier."""
+    burden, left = Burden([0] * len(each_bytes), set(), copied_bytes), chunks
     for tier, count in sources:
         some = min(count, left)
         left -= some
         if tier & COMING:
             burden.awaited.add(tier & ~COMING)
         else:
-            burden.read_bytes[tier] += some * raw_bytes
+            burden.read_bytes[tier] += some * each_bytes[tier]
         if not left:
             break
     return burden

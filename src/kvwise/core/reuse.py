@@ -1,10 +1,12 @@
 """Reuse: learns which blocks come back, and says what others like them are worth keeping for.
 
-A request uses blocks in up to three ways, each a use of its own with a stamp (`uses`): blocks that
-were seen before, blocks that are new with it, and blocks that it generates. Blocks of one use come
-and go together, for the next turn of a session has all of them or none; so one entry stands for
-all, and what happens to it teaches the class it is of: way, turn of the session, length of the
-prompt, namespace, and what its session waits for next where the caller says so.
+A request uses blocks in up to four ways, each a use of its own with a stamp (`uses`): blocks that
+were seen before, blocks that are new with it, the last one of its prompt where that is new, and
+blocks that it generates. Blocks of one use come and go together, for the next turn of a session has
+all of them or none; so one entry stands for all, and what happens to it teaches the class it is of:
+way, turn of the session, length of the prompt, namespace, and what its session waits for next where
+the caller says so. The last block is apart because it may be one that no next turn has: the prompt
+ends in the middle of it, or with words that stand before an answer only.
 
 Sessions are not told, they are recognised: a request that has most of what was new with an earlier
 one is its next turn. Blocks that left are known by their keys for a while (`ghost`), so a class
@@ -30,7 +32,7 @@ TURNS_MAX = 6
 """Turns from here on are one class."""
 
 LENGTHS = (2_048, 8_192, 32_768)
-"""Where prompts count as longer, in tokens."""
+"""Where prompts count as longer, in tokens, and what is new in them."""
 
 SPACES_MAX = 8
 """Namespaces that are told apart; those that came later are learned about together."""
@@ -81,7 +83,7 @@ class Visit:
     place: int
     reach: int
     request: int = 0
-    stamps: list[int] = field(default_factory=lambda: [0, 0, 0])
+    stamps: list[int] = field(default_factory=lambda: [0] * len(Way))
 
     def goes_on(self, keys: bytes) -> bool:
         """Whether these are keys of the same request, asked for again.
@@ -184,8 +186,10 @@ class Reuse:
         self._learn()
         if known:
             visit.stamps[Way.SEEN] = self._begin(visit, Way.SEEN, known, 0)
+        if chunks - 1 > known:
+            visit.stamps[Way.NEW] = self._begin(visit, Way.NEW, chunks - 1 - known, known)
         if chunks > known:
-            visit.stamps[Way.NEW] = self._begin(visit, Way.NEW, chunks - known, known)
+            visit.stamps[Way.LAST] = self._begin(visit, Way.LAST, 1, chunks - 1)
         return visit.stamps[Way.SEEN]
 
     def _follow(self, visit: Visit, last: int) -> int:
@@ -209,7 +213,8 @@ class Reuse:
         place = self._place(visit, keys, parent)
         end = place + len(keys) // KEY_BYTES
         visit.tail, visit.place = keys[-KEY_BYTES:], end
-        for way, last in ((Way.SEEN, visit.known), (Way.NEW, visit.chunks)):
+        ends = (Way.SEEN, visit.known), (Way.NEW, visit.chunks - 1), (Way.LAST, visit.chunks)
+        for way, last in ends:
             if place < min(end, last):
                 yield min(end, last) - place, visit.stamps[way]
                 place = min(end, last)
@@ -257,7 +262,10 @@ class Reuse:
     def _begin(self, visit: Visit, way: Way, blocks: int, first: int) -> int:
         """A use of this request begins, of so many blocks from place `first` of its prompt on."""
         about = visit.about
-        length = bisect_left(LENGTHS, about.tokens)
+        tokens = about.tokens
+        if way is Way.NEW:  # much that is new is less likely to be gone on from, in any prompt
+            tokens = tokens * blocks // visit.chunks
+        length = bisect_left(LENGTHS, tokens)
         coarse = (way, min(visit.turn, TURNS_MAX))
         fine = (length, min(about.space, SPACES_MAX))
         told = (PAUSES.index(about.pause),) if about.pause else ()

@@ -28,6 +28,7 @@ class Way(IntEnum):
     SEEN = 0
     NEW = 1
     GENERATED = 2
+    LAST = 3
 
 
 class Use(NamedTuple):

@@ -131,6 +131,14 @@ class World:
         """Whether this namespace would be one too many."""
         return digest not in self._space_of and len(self.spaces) >= SPACES_MAX
 
+    def labels(self) -> list[str]:
+        """Names of all namespaces; those with one label are told apart by their digests."""
+        known = Counter(space.label for space in self.spaces)
+        return [
+            space.label if known[space.label] == 1 else f"{space.label} {space.digest.hex()[:8]}"
+            for space in self.spaces
+        ]
+
     def meet(self, digest: bytes, label: str, raw_bytes: int) -> Space:
         """The namespace of a digest, made when it is new."""
         space = self._space_of.get(digest)

@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from kvwise.codecs.base import BLOCK_BYTES
 from kvwise.codecs.forms import Codecs
 from kvwise.config import Config
 from kvwise.core.brain import Brain
-from kvwise.core.elements import Coding, Elements, Kind
+from kvwise.core.elements import Coding, Kind
 from kvwise.core.govern import life_years
 from kvwise.core.timing import Equipped
 from kvwise.core.words import Joined, Left, Namespace, Recovered, TierSpec
@@ -29,13 +28,13 @@ from kvwise.errors import ConfigError
 from kvwise.host import check_host
 from kvwise.live.budget import Keeper
 from kvwise.live.clock import now_ns
+from kvwise.live.codecs import CodecLoader
 from kvwise.live.decisions import DecisionLog
 from kvwise.live.drives import daily_bytes, rated_bytes
 from kvwise.live.events import EventLog
 from kvwise.live.pump import Plant, Pump
 from kvwise.live.stats import Latencies
 from kvwise.live.warm import Warmer
-from kvwise.live.workers import attempt
 from kvwise.tiers.base import Found, Tier
 from kvwise.tiers.directio import Io
 from kvwise.tiers.disk import READ_RUN_BYTES, DiskConfig, DiskTier
@@ -53,7 +52,7 @@ DISK_LATENCY_S = 5e-4
 LEASE_TTL_NS = 30 * NS_PER_S
 READY_S = 5.0
 """How long a start waits for the codecs that wrote what is on disk: a second where they are kept as
-machine code, and in vain where they have to be compiled; then they come when they are there."""
+machine code. It does not wait for them to be compiled; then they come when they are there."""
 
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""
@@ -81,7 +80,7 @@ class Node:
         self._started_ns = now_ns()
         self._rated_bytes = rated_bytes(config)
         self._amplification = config.disk.write_amplification
-        self._lock, self._equipping = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._engines: dict[str, tuple[int, int]] = {}
         self._clients = 0
         self._joined: dict[bytes, Namespace] = {}
@@ -91,7 +90,8 @@ class Node:
             self.arena = _open_arena(config)
             undo.callback(self.arena.close)
             self._tiers: dict[int, Tier] = {}
-            self._codecs = Codecs()
+            self._codecs = Codecs(on_demand=False)
+            self._loader = CodecLoader(self._codecs, self._equipped)
             if config.disk.paths:
                 self._tiers[DISK] = _open_disk(config, self._codecs)
                 undo.callback(self._tiers[DISK].close)
@@ -116,15 +116,14 @@ class Node:
             for keeper in keepers.values():
                 undo.callback(keeper.close)
             undo.callback(self.pump.close, CLOSE_S)
+            undo.callback(self._loader.close, CLOSE_S)
             for number, tier in self._tiers.items():
                 self._recover(number, tier, keepers[number])
             self.pump.start()
             if wanted or self._codecs.missing:
                 lossy = [one for one in brain.codings if not one.lossless]
                 self._lossy.update((one, kind) for one in lossy for kind in Kind)
-            reading = self._equip({}, self._codecs.missing)
-            if reading is not None:
-                reading.join(READY_S)
+            self._loader.load({}, self._codecs.missing).wait(READY_S)
             undo.callback(Warmer(self.arena, self.pump.pages_used).close)
             self._undo = undo.pop_all()
 
@@ -196,7 +195,7 @@ class Node:
                 if loops in self._lossy:
                     self._lossy.remove(loops)
                     codings = {**codings, namespace.lossy: namespace.elements}
-            self._equip(codings)
+            self._loader.load(codings)
 
     def knows(self, space: bytes) -> bool:
         """Whether somebody joined a namespace."""
@@ -220,6 +219,7 @@ class Node:
             "down": {tier.name: list(tier.down) for tier in self._tiers.values()},
             "drive_life_years": self._lives(snapshot["endurance"]),
             "event_log": self._log is not None and self._log.is_open,
+            "codecs": self._loader.status(),
             "decision_log": self._decisions is not None and self._decisions.is_open,
         }
 
@@ -245,37 +245,10 @@ class Node:
         if count:
             _log.info("%s: found %d objects of an earlier life", tier.name, count)
 
-    def _equip(
-        self, codings: dict[Coding, Elements], numbers: Iterable[int] = ()
-    ) -> threading.Thread | None:
-        """Have codecs compiled on a thread of their own, and tell the brain when they are there.
-
-        Whatever goes wrong with that, there are no codecs from then on, and the log says why.
-        """
-
-        def compile_all() -> None:
-            for number in numbers:
-                self._codecs.make(number)
-            for coding, elements in codings.items():
-                self._codecs.warm([coding], elements)
-
-        def equip() -> None:
-            with self._equipping:
-                if self._codecs.failure:
-                    return
-                error = attempt(compile_all)
-                failure = f"{type(error).__name__}: {error}" if error else ""
-                self._codecs.failure = failure
-            if failure:
-                _log.warning("no codecs: %s; hint: %s, or repair it", failure, forms.INSTALL)
-            if self.pump.is_sound and (codings or failure):
-                self.pump.handle([Equipped(now_ns(), () if failure else tuple(codings))])
-
-        if not codings and not numbers:
-            return None
-        thread = threading.Thread(target=equip, name="kvwise-codecs", daemon=True)
-        thread.start()
-        return thread
+    def _equipped(self, codings: tuple[Coding, ...]) -> None:
+        """Tell the brain which codecs were loaded; none, that there are none after all."""
+        if self.pump.is_sound:
+            self.pump.handle([Equipped(now_ns(), codings)])
 
     def _tell(self, number: int, found: Found) -> None:
         """Tell the brain of some records."""

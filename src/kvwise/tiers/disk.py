@@ -26,6 +26,7 @@ from kvwise.codecs import frame
 from kvwise.codecs.base import BLOCK_BYTES, Codec, scratch, total_bytes
 from kvwise.codecs.forms import INSTALL, Codecs
 from kvwise.codecs.plain import PLAIN
+from kvwise.core.elements import Coding
 from kvwise.core.timing import Work
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio
@@ -280,7 +281,8 @@ class DiskTier:
     def _draft(self, record: Record, buffers: Buffers) -> Draft:
         """What to write for an object."""
         codec, form = self._codecs.writer(record.form), record.form
-        with self._meters.coding(Work.ENCODE, lambda: form.coding, record.raw_bytes):
+        coding = Coding.PLAIN if codec.id == PLAIN.id else form.coding
+        with self._meters.coding(Work.ENCODE, lambda: coding, record.raw_bytes):
             stored = codec.encode(buffers)
         if form.trial and stored is not buffers:
             decoding = self._meters.coding(Work.DECODE, lambda: form.coding, record.raw_bytes)

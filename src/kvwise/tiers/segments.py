@@ -71,6 +71,8 @@ class Directory:
         self._lock = threading.Lock()
         self._appending = threading.Lock()
         self._errors = 0
+        self._unread: set[tuple[int, int]] = set()
+        self._doubtful: list[Extent] = []
         self._reserved = 0
         self._tail: _Tail | None = None
         self._lock_fd = _lock_directory(path)
@@ -159,15 +161,34 @@ class Directory:
         finally:
             os.close(fd)
         if problem is not None:
+            with self._lock:
+                self._unread.add((extent.segment, extent.offset))
             return count, self._fail(problem)
         self._errors = 0
+        self._trust()
         return count, None
 
+    def _trust(self) -> None:
+        """The medium can be read: what could not be, and is not wanted any more, may go."""
+        if self._unread:
+            with self._lock:
+                extents, self._doubtful = self._doubtful, []
+                self._unread.clear()
+            self.free(extents)
+
     def free(self, extents: Iterable[Extent]) -> TierError | None:
-        """Give extents back to the filesystem; an error when the medium kept some."""
+        """Give extents back to the filesystem; an error when the medium kept some.
+
+        What could not be read stays until something else could: it may be the whole medium that
+        fails, and then the record is there again after the next start.
+        """
         if self.down:
             return TierError(FailureKind.IO, self.down)
         failure = None
+        with self._lock:
+            given = [*extents]
+            extents = [one for one in given if (one.segment, one.offset) not in self._unread]
+            self._doubtful += [one for one in given if (one.segment, one.offset) in self._unread]
         for extent in merged(extents):
             try:
                 self._free(extent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from typing import Self
 import numpy as np
 
 from kvwise.bench.places import SetupError
-from kvwise.bench.probe.limits import Allowance, Found, Tell, figure, left_s, rounds
+from kvwise.bench.probe.limits import ROUNDS_WISHED, Allowance, Found, Tell, figure, left_s, rounds
 from kvwise.bench.yardstick import gbps, pattern
 from kvwise.codecs.base import scratch
 from kvwise.config import Disk
@@ -37,7 +38,6 @@ FILL_SHARE = 0.25
 """Of a directory's time that making the file may take."""
 SLICE_S_MIN, SLICE_S_MAX = 0.1, 0.5
 """How long one figure is taken."""
-ROUNDS_WISHED = 3
 SMALL_BYTES = 4 * KIB
 OBJECT_BYTES = 2 * MIB
 TIER_DEPTH = Disk().threads
@@ -113,6 +113,7 @@ def measure_disk(folder: Path, limit_bytes: int, end_s: float, tell: Tell) -> Fo
             cells = [cell for cell in CELLS if cell.block_bytes * (cell.depth + 1) <= file.bytes]
             slice_s = left_s(end_s) / len(CELLS) / ROUNDS_WISHED
             file.slice_s = min(SLICE_S_MAX, max(SLICE_S_MIN, slice_s))
+            file.share_out(sum(cell.way != "read" for cell in CELLS) * ROUNDS_WISHED)
             actions = {cell: partial(file.measure, cell) for cell in cells}
             figures = rounds(actions, end_s, lambda cell: tell(f"{folder}: {cell.text}"))
             found.rows += [
@@ -165,7 +166,9 @@ class _Scratch:
         self.slice_s = SLICE_S_MIN
         self.latencies_us: dict[Cell, list[float]] = {}
         self.written_gbps: list[float] = []
-        self._allowance = Allowance(limit_bytes)
+        self._allowance = self._portion = Allowance(limit_bytes)
+        self._figure_bytes = 0
+        self._stop = threading.Event()
         self._fd = _nameless(folder, self.io)
         self._pool = ThreadPoolExecutor(max(cell.depth for cell in CELLS) + 1)
         self._pieces: list[memoryview] = []
@@ -191,14 +194,27 @@ class _Scratch:
             self._write(self._pieces[0], self.bytes)
             self.bytes += FILL_BYTES
 
+    def share_out(self, figures: int) -> None:
+        """Have each of so many figures write its share of what may still be written."""
+        share = self._allowance.left_bytes // figures
+        self._figure_bytes = max(FILL_BYTES, share)
+
     def measure(self, cell: Cell) -> float:
         """GB/s of a cell; 0 once no more may be written."""
-        if cell.way == "write" and not self._may_write(cell.depth * cell.block_bytes):
-            return 0.0
-        if cell.way == "mixed" and not self._may_write(cell.block_bytes):
-            return 0.0
+        self._stop.clear()
+        if cell.way == "read":
+            return self._together(cell, self._read)
+        self._portion = self._allowance.lend(self._figure_bytes)
+        try:
+            if self._portion.left_bytes < FILL_BYTES:
+                return 0.0
+            return self._together(cell, self._write_counted if cell.way == "write" else self._read)
+        finally:
+            self._allowance.give_back(self._portion)
+
+    def _together(self, cell: Cell, call: Callable[[memoryview, int], bool]) -> float:
+        """GB/s of all threads of a cell, for a while or until no more may be written."""
         until_s = time.perf_counter() + self.slice_s
-        call = self._write_counted if cell.way == "write" else self._read
         parts = cell.depth + (cell.way == "mixed")
         each = self.bytes // parts // cell.block_bytes * cell.block_bytes
         work = [
@@ -211,10 +227,6 @@ class _Scratch:
             )
             self.written_gbps.append(_rate([writing.result()]))
         return _rate([one.result() for one in work])
-
-    def _may_write(self, size_bytes: int) -> bool:
-        """Whether so many bytes may still be written; they are not counted yet."""
-        return self._allowance.left_bytes >= size_bytes
 
     def _loop(
         self,
@@ -230,9 +242,10 @@ class _Scratch:
         small = cell.block_bytes == SMALL_BYTES
         laps: list[float] = []
         started = before = time.perf_counter()
-        while before < until_s:
+        while before < until_s and not self._stop.is_set():
             at = len(laps) * _STRIDE % blocks if small else len(laps) % blocks
             if not call(piece, number * each_bytes + at * cell.block_bytes):
+                self._stop.set()
                 break
             now = time.perf_counter()
             laps.append(now - before)
@@ -252,7 +265,7 @@ class _Scratch:
 
     def _write_counted(self, piece: memoryview, offset: int) -> bool:
         """One call, unless no more may be written."""
-        if not self._allowance.take(piece.nbytes):
+        if not self._portion.take(piece.nbytes):
             return False
         self._write(piece, offset)
         return True

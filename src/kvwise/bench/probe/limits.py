@@ -14,6 +14,8 @@ from typing import TypeVar
 from kvwise.bench.rows import Row
 from kvwise.bench.yardstick import Spread
 
+ROUNDS_WISHED = 3
+"""So many times each thing is measured at least, where time and bytes allow it."""
 ROUNDS_MAX = 9
 """More figures of the same thing would not move a median."""
 WARM_UP_FROM = 3
@@ -48,6 +50,18 @@ class Allowance:
     def __init__(self, left_bytes: int) -> None:
         self.left_bytes = left_bytes
         self._lock = threading.Lock()
+
+    def lend(self, wanted_bytes: int) -> Allowance:
+        """A part, as far as there is so much; `give_back` what is left of it."""
+        with self._lock:
+            size_bytes = min(wanted_bytes, self.left_bytes)
+            self.left_bytes -= size_bytes
+        return Allowance(size_bytes)
+
+    def give_back(self, part: Allowance) -> None:
+        """Take what is left of a part."""
+        with self._lock:
+            self.left_bytes += part.left_bytes
 
     def take(self, wanted_bytes: int) -> bool:
         """Whether so many may be written; then they are counted."""

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from kvwise.bench.probe.limits import Found, Tell, figure, left_s, rounds
+from kvwise.bench.probe.limits import ROUNDS_WISHED, Found, Tell, figure, left_s, rounds
 from kvwise.bench.yardstick import Memory, gbps, working_set_bytes
 from kvwise.errors import ConfigError
-from kvwise.host import Host, number_list
-from kvwise.units import MIB
+from kvwise.host import Host, control_group_limits, number_list
+from kvwise.units import MIB, format_size
 
 OBJECT_BYTES = 2 * MIB
 """What is copied at once: an object of a usual model."""
@@ -56,10 +56,26 @@ def measure_memory(host: Host, end_s: float, tell: Tell) -> Found:
             continue
         share_s = left_s(end_s) / (len(nodes) - at)
         try:
+            _require_memory(host)
             found.add(_measure_node(node, time.monotonic() + share_s, tell))
         except (ConfigError, OSError, MemoryError) as error:
             found.skipped.append(f"memory of node {node.number}: {error}")
     return found
+
+
+def _require_memory(host: Host) -> None:
+    """Refuse where the kernel would end this process for what it takes.
+
+    Raises:
+        ConfigError: the control group allows too little beside what is there already.
+    """
+    wanted = 2 * working_set_bytes(copies=2)
+    limit = min(control_group_limits(host), default=0)
+    if limit and 2 * wanted > limit:
+        raise ConfigError(
+            f"{format_size(wanted)} of memory are needed, and the control group may use "
+            f"{format_size(limit)} in all; hint: raise its limit, or run this outside of it"
+        )
 
 
 def _measure_node(node: Node, end_s: float, tell: Tell) -> Found:
@@ -72,9 +88,10 @@ def _measure_node(node: Node, end_s: float, tell: Tell) -> Found:
         actions: dict[int, Callable[[], float]] = {
             threads: partial(copier.gbps, pool, threads) for threads in sorted({1, most})
         }
+        least_s = time.monotonic() + len(actions) * SLICE_S * ROUNDS_WISHED
         figures = rounds(
             actions,
-            end_s,
+            max(end_s, least_s),  # filling it is most of the work, so something must come of it
             lambda threads: tell(f"memory of node {node.number}, threads: {threads}"),
         )
     found = Found()

@@ -35,6 +35,14 @@ class Redis:
         self._socket = _connect(parts)
         self._answers = self._socket.makefile("rb")
         self._value = bytearray()
+        try:
+            self._enter(parts)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self, parts: SplitResult) -> None:
+        """Log in and choose a database, as the address says."""
         if parts.password:
             user = [unquote(parts.username)] if parts.username else []
             self._ask("AUTH", *user, unquote(parts.password))

@@ -22,6 +22,7 @@ from kvwise.bench.probe.memory import measure_memory
 from kvwise.bench.probe.servers import Place, measure_server
 from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Rows
+from kvwise.bench.yardstick import MOVED
 from kvwise.host import Host
 from kvwise.units import MIB, format_size
 
@@ -93,4 +94,10 @@ def measure_host(options: ProbeOptions, progress: Progress) -> Rows:
         found.add(one)
         if one.rows:
             progress.done(f"measured: {name}")
+    moved = sum(row["gbps_high"] > MOVED * row["gbps_low"] for row in found.rows if "gbps" in row)
+    if moved:
+        found.notes.append(
+            f"{moved} of the figures moved by more than a fifth within the run: something else was "
+            "busy, here or beneath; see their ranges"
+        )
     return Rows("probe", options.command, started, machine, found.rows, found.skipped, found.notes)

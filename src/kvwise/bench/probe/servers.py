@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from kvwise.bench.probe.limits import Allowance, Found, Tell, figure, rounds
+from kvwise.bench.probe.limits import ROUNDS_WISHED, Allowance, Found, Tell, figure, rounds
 from kvwise.bench.probe.redis import Redis, address
 from kvwise.bench.rows import Row
 from kvwise.bench.yardstick import gbps, pattern
@@ -135,7 +135,8 @@ class _Server:
     def __init__(self, place: Place, limit_bytes: int) -> None:
         """Nothing is connected yet."""
         self._place = place
-        self._allowance = Allowance(limit_bytes)
+        self._allowance = self._portion = Allowance(limit_bytes)
+        self._figure_bytes = max(DEPTH * OBJECT_BYTES, limit_bytes // (2 * ROUNDS_WISHED))
         self._stem = f"kvwise-probe-{secrets.token_hex(8)}"
         self._stores: list[Store] = []
         self._written: list[list[str]] = [[] for _ in range(DEPTH)]
@@ -174,8 +175,11 @@ class _Server:
 
     def together(self, work: Callable[[int, int], int], depth: int) -> float:
         """GB/s of so many connections at once that do the same for a while."""
+        self._portion = self._allowance.lend(self._figure_bytes)
         parts = [self._pool.submit(self._loop, work, number) for number in range(depth)]
-        return sum(part.result() for part in parts)
+        rate = sum(part.result() for part in parts)
+        self._allowance.give_back(self._portion)
+        return rate
 
     def _loop(self, work: Callable[[int, int], int], number: int) -> float:
         """The rate of one connection; 0 where it may not or cannot do anything."""
@@ -188,7 +192,7 @@ class _Server:
 
     def put(self, number: int, lap: int) -> int:
         """Store an object; its bytes, none once no more may be written."""
-        if not self._allowance.take(OBJECT_BYTES):
+        if not self._portion.take(OBJECT_BYTES):
             return 0
         value = pattern(OBJECT_BYTES // 8, number * OBJECTS + lap % OBJECTS + 1)
         name = f"{self._stem}-{number}-{lap % OBJECTS}"

@@ -1,6 +1,7 @@
 """Two tiers: a trace against memory and a disk that may be written so much a day. It only drives.
 
-Nothing queues: what the brain commands has happened at once, in the order of its commands. What
+Nothing queues: what the brain commands has happened at once, in the order of its commands. Under
+LRU all that comes is taken into memory, so that rules for writing have the same memory above. What
 each tier holds is kept here too, from what was carried out, so hits are not the brain's own count.
 """
 
@@ -15,6 +16,7 @@ from kvwise.core.admit import WORTH
 from kvwise.core.balance import Balance
 from kvwise.core.brain import Brain
 from kvwise.core.govern import DAY_S
+from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import (
     DRAM,
@@ -48,6 +50,9 @@ DISK_LATENCY_S = 1e-4
 EMPTY = Balance(0.0, 0, 0.0, 0.0, ())
 """What is left of the budget when a trace begins: nothing, so that a share of what writing all
 takes is that share of it in a trace of any length."""
+
+WELCOME = Hints(priority=1e-9)
+"""Lets a request's blocks into memory whatever they are worth, and is too small to change that."""
 
 _COPIES_TOLD = 64
 """Every so many loads the brain is told how long one took: nothing queues, so nothing changes."""
@@ -197,10 +202,11 @@ class _Driver:
         self._media = _Media(tape)
         self._digest = Digest()
         self._loads = 0
+        self._hints = WELCOME if job.rule.eviction == LRU else NO_HINTS
         self.run = WriteRun()
 
     def _config(self, job: WriteJob) -> BrainConfig:
-        """Only what is worth something is refused memory; the rules to compare with take all in."""
+        """The rules to compare with write all that they may, whatever its chance."""
         machine, profile, each = job.machine, self._profile, self._space.object_bytes
         link = (profile.link_bytes_per_s, profile.link_latency_s)
         disk = (machine.disk_bytes_per_s, DISK_LATENCY_S)
@@ -236,7 +242,7 @@ class _Driver:
             return
         at = hits * KEY_BYTES
         parent = keys[at - KEY_BYTES : at] if hits else ROOT
-        offer = Offered(now_ns, CLIENT, name, space.digest, parent, keys[at:], total)
+        offer = Offered(now_ns, CLIENT, name, space.digest, parent, keys[at:], total, self._hints)
         grant = granted(self._say(offer))
         if grant.lease:
             chunks = np.array(grant.chunks, dtype=np.int64)
