@@ -127,3 +127,11 @@ def test_hits_of_a_shape_are_those_of_an_exact_lru() -> None:
     assert shape.hit_ratio == pytest.approx(4 / 11)
     with pytest.raises(TraceError, match="nothing of blocks"):
         Shape.of(trace_of([[], []]), quiet)
+
+
+def test_what_a_busy_machine_upsets_is_taken_together() -> None:
+    """Lengths whose times are in the wrong order become one between them, which is in order."""
+    found = times_of("busy", {100: [0.1], 200: [0.5, 0.5, 9.0], 300: [0.3], 400: [0.45], 800: [1]})
+
+    assert [tokens for tokens, _ in found.knots] == [100, 250, 400, 800]
+    assert [seconds for _, seconds in found.knots] == pytest.approx([0.1, 0.4, 0.45, 1.0])

@@ -58,11 +58,17 @@ CHECKED = (512, 1024, 1600, 2304, 3264)
 AIMS = (900, 1_500, 2_300)
 """The rates are those at which these lengths would be the break-even, by the first look."""
 
+LOOKS = 2
+"""How often everything is computed for the first look."""
+
 BLOCKS_MAX = 60
 """Of a prompt of the trace."""
 
 AGAIN_EVERY = 8
 """After so many requests of the trace computing is timed once more: machines change."""
+
+OTHERS_MAX = 0.2
+"""Cores that others may keep busy before a reader is told."""
 
 DISK_SHARE_MIN = 0.98
 PAGE_BYTES = 128 * KIB
@@ -201,6 +207,11 @@ class _Known:
                 if seconds is not None:
                     found.setdefault(tokens, []).append(seconds)
 
+    def take(self, other: _Known) -> None:
+        """Add what somebody else measured of computing."""
+        for tokens, found in other.computed.items():
+            self.computed.setdefault(tokens, []).extend(found)
+
     def host(self) -> Host:
         """As the planner takes it.
 
@@ -216,6 +227,28 @@ class _Known:
             Line.through(self.disk),
             TOKEN_BYTES,
         )
+
+
+@dataclass(slots=True)
+class _Passes:
+    """What was measured at one rate: lengths that predictions know, and those held against them."""
+
+    known: _Known = field(default_factory=_Known)
+    computed: Seconds = field(default_factory=dict)
+    loaded: Seconds = field(default_factory=dict)
+
+    def once(self, rig: _Rig, bytes_per_s: float, where: str) -> None:
+        """All lengths once, the shortest first; computing right before loading."""
+        for tokens in sorted({*CALIBRATED, *CHECKED}):
+            rig.progress.now(f"{where}: {tokens} tokens")
+            if tokens not in CHECKED:
+                self.known.compute(rig, [tokens])
+                continue
+            computed_s = rig.compute_s(tokens)
+            loaded_s = rig.load_s(tokens, "disk", bytes_per_s)
+            if loaded_s is not None:
+                self.computed.setdefault(tokens, []).append(computed_s)
+                self.loaded.setdefault(tokens, []).append(loaded_s)
 
 
 def prompt_of(blocks: Sequence[object], seed: int) -> list[int]:
@@ -246,6 +279,11 @@ def run_reality(options: RealityOptions, shape: Shape, command: str, progress: P
         facts |= {"others_cores": round(others.cores(), 2)}
         elsewhere = rig.elsewhere
     notes = [_READING]
+    if facts["others_cores"] > OTHERS_MAX:
+        notes.append(
+            f"others kept {facts['others_cores']} cores busy meanwhile: times vary with them; "
+            "run it on a quiet machine"
+        )
     if elsewhere:
         notes.append(f"{elsewhere} loads were not from where they should be, and left out")
     rows = Rows(
@@ -279,46 +317,26 @@ def _break_evens(rig: _Rig, known: _Known, rounds: int) -> list[Check]:
         if not rig.daemon.written(WRITTEN_S):
             raise SetupError("the prompts were not written in time; hint: use a faster disk")
     rig.progress.now("looking how fast this engine computes and loads")
-    known.compute(rig, CALIBRATED)
+    known.compute(rig, CALIBRATED * LOOKS)
     known.load(rig)
     first = known.host()
     rates = [first.rate_for(aim) for aim in AIMS]
-    computed = {rate: Seconds() for rate in rates}
-    loaded = {rate: Seconds() for rate in rates}
+    passes = {rate: _Passes() for rate in rates}
     for number in range(1, rounds + 1):
-        for rate in rates:
+        for rate, found in passes.items():
             where = f"disk at {rate / 1e6:.1f} MB/s, round {number} of {rounds}"
-            _pass(rig, known, (rate, where), computed[rate], loaded[rate])
+            found.once(rig, rate, where)
         known.load(rig)
-    host = known.host()
     checks = []
-    for rate in rates:
+    for rate, found in passes.items():
         said = f"break-even prefix, disk at {rate / 1e6:.1f} MB/s"
+        host = replace(known, computed=found.known.computed).host()
         predicted = host.break_even_tokens(rate, CALIBRATED[0], CALIBRATED[-1])
-        measured = crossing(loaded[rate], computed[rate])
+        measured = crossing(found.loaded, found.computed)
         checks.append(Check(said, "tokens", predicted, measured, BREAK_EVEN_OFF))
+        known.take(found.known)
     rig.progress.done(f"loading was held against computing at {len(rates)} rates of the disk")
     return checks
-
-
-def _pass(
-    rig: _Rig, known: _Known, at: tuple[float, str], computed: Seconds, loaded: Seconds
-) -> None:
-    """All lengths once at a rate: those that are known beside those that are held against it."""
-    rate, where = at
-    mine: dict[int, float] = {}
-    for tokens in sorted({*CALIBRATED, *CHECKED}):
-        rig.progress.now(f"{where}: computing {tokens} tokens")
-        if tokens in CHECKED:
-            mine[tokens] = rig.compute_s(tokens)
-        else:
-            known.compute(rig, [tokens])
-    for tokens in CHECKED:
-        rig.progress.now(f"{where}: loading {tokens} tokens")
-        seconds = rig.load_s(tokens, "disk", rate)
-        if seconds is not None:
-            computed.setdefault(tokens, []).append(mine[tokens])
-            loaded.setdefault(tokens, []).append(seconds)
 
 
 def _replay(rig: _Rig, host: Host, shape: Shape) -> list[Check]:

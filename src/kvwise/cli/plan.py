@@ -16,6 +16,7 @@ from kvwise.cli.plan_check import checking, validate
 from kvwise.cli.plan_options import Said, places_of, planning, site_of
 from kvwise.cli.plan_page import render
 from kvwise.cli.plan_pictured import pictured
+from kvwise.cli.plan_search import Asked, search, searching, show_search
 from kvwise.cli.plan_text import show
 from kvwise.cli.plan_told import Plan, told_of
 from kvwise.cli.reading import options_of, reading
@@ -27,6 +28,7 @@ from kvwise.planner.hardware import read_hardware
 from kvwise.planner.oracle import oracle_of
 from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
+from kvwise.planner.site import Site
 from kvwise.sim.trace.distance import measure_reuse
 from kvwise.sim.trace.read import read
 
@@ -40,11 +42,13 @@ Examples:
   kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
   kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --out plan/
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
+  kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace chat.jsonl --search
   kvwise plan --validate --trace mine.jsonl --times here.csv
 """
 )
 @planning
 @checking
+@searching
 @reading
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -64,6 +68,8 @@ def command(
     if said["validate"]:
         return validate(files, options_of(said), said, as_json=as_json)
     take_kills_as_ctrl_c()
+    if said["search"]:
+        return _search(model_name, files, said, as_json=as_json)
     with Terminal(Console(stderr=True)) as progress:
         plan = _planned(model_name, files, said, progress.now)
         progress.now("turning inputs to see what would change a verdict")
@@ -76,10 +82,34 @@ def command(
     return 0
 
 
+def _search(model_name: str, files: tuple[Path, ...], said: Said, *, as_json: bool) -> int:
+    """Look for the sizes that are best, and show what was found."""
+    with Terminal(Console(stderr=True)) as progress:
+        asked, site = _asked(model_name, files, said, progress.now)
+        told = search(asked, site, said, progress)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+    else:
+        show_search(told, Console(highlight=False))
+    return 0 if told["best"] is not None else 1
+
+
 def _planned(
     model_name: str, files: tuple[Path, ...], said: Said, report: Callable[[str], None]
 ) -> Plan:
     """Read everything and decide."""
+    asked, site = _asked(model_name, files, said, report)
+    demand = asked.demand
+    routed = routes(site, demand, report)
+    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
+    places, name = places_of(said), engine_name(model_name)
+    return Plan(site, demand, asked.oracle, asked.known, decisions, places, name)
+
+
+def _asked(
+    model_name: str, files: tuple[Path, ...], said: Said, report: Callable[[str], None]
+) -> tuple[Asked, Site]:
+    """Read everything."""
     known = read_hardware(said["hardware"])
     model = find_model(model_name)
     if uneven := model.uneven(said["tp"]):
@@ -91,10 +121,9 @@ def _planned(
     if not reuse.input_blocks:
         raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
     demand = Demand(trace, reuse, oracle)
-    site = site_of(model, Precisions(chosen), known, said, demand)
-    routed = routes(site, demand, report)
-    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
-    return Plan(site, demand, oracle, known, decisions, places_of(said), engine_name(model_name))
+    return Asked(trace, demand, oracle, known), site_of(
+        model, Precisions(chosen), known, said, demand
+    )
 
 
 def _write(told: dict[str, Any], said: Said) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from kvwise.cli.options import giving
 from kvwise.cli.plan_check import Checking, ToPlan
+from kvwise.cli.plan_search import Searching
 from kvwise.cli.plan_text import show_hardware
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
@@ -35,7 +36,7 @@ BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
 
-class Said(Reading, Checking):
+class Said(Reading, Checking, Searching):
     """What the options say of host and trace."""
 
     gpu: str

@@ -52,8 +52,9 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"\nHits are those of an exact LRU; kvwise's policy does better on most traces. "
         f"{escape(told['estimate']['said'])} Nobody waits for anybody here: 'kvwise sim --stack' "
-        "plays queues through. --json has the numbers behind each line, and where those of the "
-        "hardware and the prices are from; --html draws them.",
+        "plays queues through. "
+        "--json has the numbers behind each line, and where those of the hardware and the prices "
+        "are from; --html draws them.",
         soft_wrap=True,
     )
 

@@ -90,6 +90,15 @@ class Demand:
         other.compute_s *= slower
         return other
 
+    def on(self, oracle: Oracle) -> Demand:
+        """The same trace on another kind of engine."""
+        return Demand(self._trace, self._reuse, oracle)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Length of the longest prompt."""
+        return int(self._tokens.max())
+
     @property
     def engines(self) -> float:
         """How many such engines prefill alone would keep busy without a cache."""
@@ -104,11 +113,6 @@ class Demand:
     def millions_per_s(self) -> float:
         """Millions of tokens of prompts that arrive in a second."""
         return float(self._tokens.sum()) / 1e6 / self.span_s
-
-    @property
-    def longest_tokens(self) -> int:
-        """Length of the longest prompt."""
-        return int(self._tokens.max())
 
     @property
     def new_tokens_per_day(self) -> float:

@@ -108,8 +108,10 @@ class Times:
             raise ConfigError(f"{source}: at least two lengths are needed, without cached tokens")
         for (short, low), (long, high) in pairwise(self.knots):
             if high <= low:
+                line = whole[long][0].line
+                where = f"{source}, line {line}" if line else source
                 raise ConfigError(
-                    f"{source}, line {whole[long][0].line}: seconds: {long} tokens take {high:g}, "
+                    f"{where}: seconds: {long} tokens take {high:g}, "
                     f"and {short} take {low:g}; hint: time both more often, or leave one out"
                 )
         self._x = np.array([tokens for tokens, _ in self.knots], dtype=float)
@@ -126,9 +128,9 @@ class Times:
             return self._whole(tokens)
         return self._after * self._rest(tokens, cached)
 
-    def within(self, tokens: float) -> bool:
-        """Whether such a length lies between those that were measured."""
-        return self.knots[0][0] <= tokens <= self.knots[-1][0]
+    def smooth(self, tokens: float) -> float:
+        """Of a whole prompt by the law alone, which evens out what single lengths are off by."""
+        return _by(self._law, tokens)
 
     def estimate(self, longest_tokens: int) -> Estimate:
         """What this is worth for prompts up to this length."""

@@ -86,7 +86,7 @@ class Host:
         """The prefix from which on loading is quicker, between two lengths; None for none."""
 
         def gain_s(tokens: float) -> float:
-            return self.oracle.seconds(round(tokens)) - self.from_disk_s(tokens, bytes_per_s)
+            return self.oracle.smooth(tokens) - self.from_disk_s(tokens, bytes_per_s)
 
         points = np.linspace(low, high, STEPS).tolist()
         gains = [gain_s(point) for point in points]
@@ -98,7 +98,7 @@ class Host:
 
     def rate_for(self, tokens: int) -> float:
         """Bytes a second at which loading so many tokens takes as long as computing them."""
-        left_s = self.oracle.seconds(tokens) - self.disk.fixed_s
+        left_s = self.oracle.smooth(tokens) - self.disk.fixed_s
         return tokens * self.token_bytes / left_s if left_s > 0 else float("inf")
 
     def ttft_s(self, cached: int, rest: int) -> float:
@@ -168,8 +168,19 @@ class Check:
 
 
 def times_of(source: str, measured: Sampled) -> Times:
-    """An oracle from what was measured."""
-    return Times(source, [Row(n, one) for n, found in measured.items() for one in found])
+    """An oracle from medians of what was measured.
+
+    A busy machine may take longer for a shorter prompt: two such lengths count as one between them.
+    """
+    knots: list[tuple[float, float, int]] = []
+    for tokens in sorted(measured):
+        knots.append((float(tokens), median(measured[tokens]), 1))
+        while len(knots) > 1 and knots[-2][1] >= knots[-1][1]:
+            long, short = knots.pop(), knots.pop()
+            parts = short[2] + long[2]
+            middle = [(short[2] * short[at] + long[2] * long[at]) / parts for at in (0, 1)]
+            knots.append((middle[0], middle[1], parts))
+    return Times(source, [Row(round(tokens), seconds) for tokens, seconds, _ in knots])
 
 
 # --- the shape of a trace ---
