@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvwise.planner.advise import decide, routes
 from kvwise.planner.catalogue import find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
@@ -42,3 +43,8 @@ def site_of(model: str = "llama-3.1-70b", gpu: str = "h100-sxm") -> Site:
 def by_boundary(decisions: list[Decision]) -> dict[str, Decision]:
     """Decisions by what they are about."""
     return {one.boundary: one for one in decisions}
+
+
+def advise(site: Site, demand: Demand) -> list[Decision]:
+    """All decisions, with requests routed for the last ones."""
+    return decide(site, demand, routes(site, demand, quiet))

@@ -7,13 +7,12 @@ from functools import cache
 
 import pytest
 
-from kvwise.planner.advise import advise
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Verdict
 from kvwise.sim.trace.records import Trace
-from tests.planner.support import KNOWN, by_boundary, demand_of, site_of
+from tests.planner.support import KNOWN, advise, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
-from tests.sim.trace.support import load, published, quiet
+from tests.sim.trace.support import load, published
 
 
 @cache
@@ -24,7 +23,7 @@ def conversation() -> Trace:
 
 def test_a_chat_cluster_as_it_is_known() -> None:
     """Memory for nine in ten hits, terabytes a day, and drive writes are those known of it."""
-    decisions = by_boundary(advise(site_of(), demand_of(conversation()), quiet))
+    decisions = by_boundary(advise(site_of(), demand_of(conversation())))
     dram, nvme = decisions["dram"].numbers, decisions["nvme"].numbers
 
     assert dram["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(4.80, rel=0.005)
@@ -51,9 +50,7 @@ def test_a_chat_cluster_as_it_is_known() -> None:
 def test_a_small_latent_needs_no_drives() -> None:
     """The same requests on a model with a fifth of the bytes: memory is enough, drives are not."""
     site = replace(site_of("deepseek-v3", "h200-sxm"), weight_bytes=1.0, dram_bytes=2e12)
-    decisions = by_boundary(
-        advise(site, demand_of(conversation(), "deepseek-v3", "h200-sxm"), quiet)
-    )
+    decisions = by_boundary(advise(site, demand_of(conversation(), "deepseek-v3", "h200-sxm")))
 
     assert decisions["dram"].numbers["bytes_for_90_percent_of_hits"] / 2**40 == pytest.approx(
         1.03, rel=0.005
@@ -64,7 +61,7 @@ def test_a_small_latent_needs_no_drives() -> None:
 
 def test_unique_prompts_stop_at_once() -> None:
     """Prompts that nobody sends again: do not offload, and nothing more is asked."""
-    (only,) = advise(site_of(), demand_of(made(300, ("oneshot",))), quiet)
+    (only,) = advise(site_of(), demand_of(made(300, ("oneshot",))))
 
     assert (only.boundary, only.verdict) == ("reuse", Verdict.NO)
 
@@ -74,9 +71,9 @@ def test_slow_drives_are_refused_and_counted() -> None:
     demand = demand_of(made(2_000, ("chat",)))
     slow = replace(KNOWN.tiers["nvme-gen4"], read_gb_per_s=0.5)
     small = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9, drives=1, drive=slow)
-    refused = by_boundary(advise(small, demand, quiet))["nvme"]
+    refused = by_boundary(advise(small, demand))["nvme"]
     many = int(refused.numbers["drives_per_host_to_be_quicker"])
-    taken = by_boundary(advise(replace(small, drives=many), demand, quiet))["nvme"]
+    taken = by_boundary(advise(replace(small, drives=many), demand))["nvme"]
 
     assert refused.verdict is Verdict.NO
     assert refused.numbers["speedup"] < 1.1
@@ -88,7 +85,7 @@ def test_slow_drives_are_refused_and_counted() -> None:
 def test_what_is_small_already() -> None:
     """KV in FP8 is not to be quantised again, nor does it shrink any more."""
     site = replace(site_of(), kept=Precisions(Precision.FP8))
-    decisions = by_boundary(advise(site, demand_of(made(2_000, ("chat",))), quiet))
+    decisions = by_boundary(advise(site, demand_of(made(2_000, ("chat",)))))
 
     assert decisions["quantise"].verdict is Verdict.HAVE
     assert decisions["compression"].verdict is not Verdict.MAYBE
@@ -97,7 +94,7 @@ def test_what_is_small_already() -> None:
 def test_weights_that_do_not_fit() -> None:
     """A model larger than its GPUs leaves no room for KV there, and that is said."""
     site = replace(site_of("llama-3.1-405b"), hosts=1)
-    decisions = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b"), quiet))
+    decisions = by_boundary(advise(site, demand_of(made(500), "llama-3.1-405b")))
 
     assert set(decisions) == {"reuse", "hbm"}
     assert decisions["hbm"].verdict is Verdict.NO
@@ -107,7 +104,7 @@ def test_weights_that_do_not_fit() -> None:
 def test_less_memory_than_the_gpus_have() -> None:
     """A tier below what is above it adds nothing, and that is the reason that is given."""
     site = replace(site_of(), dram_bytes=1e9)
-    dram = by_boundary(advise(site, demand_of(made(1_000, ("chat",))), quiet))["dram"]
+    dram = by_boundary(advise(site, demand_of(made(1_000, ("chat",)))))["dram"]
 
     assert dram.verdict is Verdict.NO
     assert "no more than the GPUs hold" in dram.why

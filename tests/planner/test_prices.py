@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from kvwise.errors import ConfigError
-from kvwise.planner.advise import advise
 from kvwise.planner.bill import bill, net_usd
 from kvwise.planner.hardware import read_hardware
 from kvwise.planner.prices import Prices
 from kvwise.planner.site import Site, Verdict
-from tests.planner.support import KNOWN, by_boundary, demand_of, site_of
+from tests.planner.support import KNOWN, advise, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
-from tests.sim.trace.support import quiet
 
 
 def small() -> Site:
@@ -71,11 +69,11 @@ def test_a_price_of_ones_own(tmp_path: Path) -> None:
 def test_a_level_that_costs_more_than_it_saves() -> None:
     """The same memory is no where its price is above what it saves, and yes where it is below."""
     demand = demand_of(made(2_000, ("chat",)))
-    paid = by_boundary(advise(small(), demand, quiet))["dram"]
+    paid = by_boundary(advise(small(), demand))["dram"]
     saves, costs = (paid.numbers[f"{name}_usd_per_month"] for name in ("saves", "costs"))
     dear = small().prices.dram_gb.amount * saves / costs
-    above = by_boundary(advise(priced(small(), dram_gb=1.01 * dear), demand, quiet))["dram"]
-    below = by_boundary(advise(priced(small(), dram_gb=0.99 * dear), demand, quiet))["dram"]
+    above = by_boundary(advise(priced(small(), dram_gb=1.01 * dear), demand))["dram"]
+    below = by_boundary(advise(priced(small(), dram_gb=0.99 * dear), demand))["dram"]
 
     assert (above.verdict, below.verdict) == (Verdict.NO, Verdict.YES)
     assert "less than they cost" in above.why
@@ -88,7 +86,7 @@ def test_drives_within_their_rating() -> None:
     for dwpd in (0.01, 0.1, 1.0, 1000.0):
         drive = replace(small().drive, dwpd=dwpd)
         site = replace(small(), drive=drive, drives=1, drive_bytes=1e11)
-        numbers = by_boundary(advise(site, demand, quiet))["nvme"].numbers
+        numbers = by_boundary(advise(site, demand))["nvme"].numbers
         found.append(numbers["of_computing_within_rating"])
         assert numbers["of_computing_within_rating"] <= numbers["of_computing_best_choice"]
         assert numbers["of_computing_best_choice"] <= numbers["of_computing"] * (1 + 1e-9)
@@ -96,7 +94,7 @@ def test_drives_within_their_rating() -> None:
     assert found[0] < found[-1]
 
     worn = replace(small(), drive=replace(small().drive, dwpd=1e-3), drives=1, drive_bytes=1e11)
-    refused = by_boundary(advise(priced(worn, drive_tb=1e6), demand, quiet))["nvme"]
+    refused = by_boundary(advise(priced(worn, drive_tb=1e6), demand))["nvme"]
     assert refused.verdict is Verdict.NO
     assert "their rating pays for" in refused.why
 
@@ -104,7 +102,7 @@ def test_drives_within_their_rating() -> None:
 def test_drives_that_never_wear() -> None:
     """Without a rating nothing is kept back, and nothing is said of years."""
     demand = demand_of(made(2_000, ("chat",)))
-    numbers = by_boundary(advise(replace(small(), drive=KNOWN.tiers["cxl"]), demand, quiet))[
+    numbers = by_boundary(advise(replace(small(), drive=KNOWN.tiers["cxl"]), demand))[
         "nvme"
     ].numbers
 
@@ -115,7 +113,7 @@ def test_drives_that_never_wear() -> None:
 def test_the_bill_adds_up() -> None:
     """The engine's own cache saves its hits, and levels what they save beyond their cost."""
     demand, site = demand_of(made(2_000, ("chat",))), small()
-    decisions = advise(site, demand, quiet)
+    decisions = advise(site, demand)
     numbers = {one.boundary: one.numbers for one in decisions}
     told = bill(site, demand, decisions)
     own = told["without_cache_usd_per_month"] - told["own_cache_usd_per_month"]

@@ -19,13 +19,11 @@ from kvwise.planner.site import HBM_SHARE, Decision, Site, Verdict, usd
 REUSE_MIN = 0.02
 
 
-def advise(site: Site, demand: Demand, report: Report) -> list[Decision]:
-    """Decide level after level; `report` hears what is being looked at."""
-    return decide(site, demand, routes(site, demand, report))
-
-
 def routes(site: Site, demand: Demand, report: Report) -> Mapping[str, Routed]:
-    """What each way to send requests hits at this site; none where no router matters."""
+    """What each way to send requests hits at this site; none where no router matters.
+
+    `report` hears what is being looked at.
+    """
     decided = {one.boundary: one.verdict for one in decide(site, demand, {})}
     if "dram" not in decided or site.hosts == 1:
         return {}
@@ -34,7 +32,7 @@ def routes(site: Site, demand: Demand, report: Report) -> Mapping[str, Routed]:
 
 
 def decide(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> list[Decision]:
-    """The same for requests that were routed already; without, nothing is said of routing."""
+    """Decide level after level; where no requests were routed, nothing is said of routing."""
     found = [_reuse(site, demand)]
     if found[0].verdict is Verdict.NO:
         return found

@@ -56,8 +56,8 @@ def vllm(site: Site, model: str, stack: Stack | None) -> Flags:
     return Flags(
         "vLLM 0.32",
         tuple(words),
-        "the connector and prefix caching were run on a CPU, with one and two ranks; flags for "
-        "GPUs and KV in FP8 or NVFP4 were not",
+        "its parser takes every flag; the connector and prefix caching were run on a CPU, with "
+        "one and two ranks; nothing was run on a GPU, nor with KV in FP8 or NVFP4",
     )
 
 
