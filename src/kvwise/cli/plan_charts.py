@@ -72,7 +72,7 @@ def rate_chart(told: Mapping[str, Any]) -> str:
         ends = [(low, rate), (high, rate)]
         dash = DASHES[1 + number % (len(DASHES) - 1)]
         label, at = f"{name}: {rate:,.3g}", -(number % 2)
-        lines.append(Line(label, ends, dash, at, is_below=number % 2 == 1))
+        lines.append(Line(label, ends, dash, at, is_below=2 * number >= len(found["tiers"])))
     ticks = [(count, f"{count // 1024}k") for count, _ in points[::2]]
     marks = [(rate, f"{rate:,g} GB/s") for rate in RATES if least < rate < most]
     chart = line_chart(
