@@ -35,6 +35,8 @@ LINK_REACHED = 0.86
 BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
+HOSTS_MAX = 10_000
+
 
 class Said(Reading, Checking, Searching):
     """What the options say of host and trace."""
@@ -107,7 +109,7 @@ planning = giving(
         ),
         click.option(
             "--hosts",
-            type=click.IntRange(1, 10_000),
+            type=click.IntRange(1, HOSTS_MAX),
             help="Hosts that are alike.  [default: so many that prefill alone keeps them 70 % "
             "busy]",
         ),
@@ -188,21 +190,33 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
             f"{len(said['disk'])} x --disk for {said['drives']} drives; "
             f"hint: --drives {len(said['disk'])}"
         )
+    drive_bytes = _bytes("--drive-size", said["drive_size"])
     return Site(
         model=model,
         kept=kept,
         gpus=said["tp"],
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
         weight_bytes=WEIGHT_BYTES[said["weights"]],
-        hosts=said["hosts"] or max(1, ceil(demand.engines / BUSY)),
+        hosts=said["hosts"] or _hosts(demand),
         dram=_memory(known, said["gpu"]),
         dram_bytes=_bytes("--dram", said["dram"]),
         drive=drive,
-        drives=said["drives"],
-        drive_bytes=_bytes("--drive-size", said["drive_size"]),
+        drives=said["drives"] if drive_bytes else 0,
+        drive_bytes=drive_bytes,
         prices=Prices.of(known, said["gpu"].lower(), drive.name),
         snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
     )
+
+
+def _hosts(demand: Demand) -> int:
+    """So many that prefill alone keeps them as busy as it may."""
+    hosts = max(1, ceil(demand.engines / BUSY))
+    if hosts > HOSTS_MAX:
+        raise ConfigError(
+            f"these requests would keep {hosts:,} hosts busy: they come within {demand.span_s:.3g} "
+            "s; hint: a trace with the times at which they came, or --hosts"
+        )
+    return hosts
 
 
 def _memory(known: Hardware, name: str) -> TierPart:

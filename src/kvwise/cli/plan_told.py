@@ -152,7 +152,7 @@ def _sensitivity(plan: Plan) -> dict[str, Any]:
                 "becomes": {name: verdict.value for name, verdict in one.becomes.items()},
                 "net_usd_per_month": one.net_usd,
             }
-            for one in others(site, demand, decisions, plan.known, plan.oracle.gpu.name)
+            for one in others(site, demand, plan.known, plan.oracle.gpu.name)
         ],
     }
 
@@ -170,6 +170,9 @@ def _serve(stack: Stack | None) -> str | None:
         parts += ["--disk-size", str(disk["size"])]
         if disk["dwpd"]:
             parts.insert(0, f"KVWISE_DISK_DWPD={disk['dwpd']:g}")
+            amplified = f"KVWISE_DISK_WRITE_AMPLIFICATION={disk['write_amplification']:g}"
+            parts.insert(1, amplified)
+    parts += ["--socket", str(stack["serve"]["socket"])]
     return shlex.join(parts)
 
 
@@ -208,7 +211,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append("Do not offload: there is nothing to load again.")
     elif verdicts["hbm"] is Verdict.NO:
         notes.append("Nothing more was looked at: this engine does not start.")
-    elif Verdict.YES not in {verdicts["dram"], verdicts["nvme"]}:
+    elif {verdicts["dram"], verdicts["nvme"]} == {Verdict.NO}:
         notes.append("The engine's own cache is enough for these requests: you need no other.")
     if demand.engines > site.hosts:
         notes.append(
