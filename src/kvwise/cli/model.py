@@ -107,6 +107,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         prefill = Prefill(model, known.gpu(gpu), tp * pp)
         told["loading"] = loading(prefill, model.of_rank(tp, pp), kept, known.tiers, lengths)
         told["loading"]["weights"] = _weights(prefill)
+        told["loading"]["caution"] = prefill.caution or None
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return 0
@@ -116,6 +117,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         _show_loading(told["loading"], console)
         if why := told["loading"]["weights"]["why_not"]:
             console.print(f"\n{escape(why)}", style="bold", soft_wrap=True)
+        if caution := told["loading"]["caution"]:
+            console.print(f"\n{escape(caution)}", style="bold", soft_wrap=True)
     if uneven := model.uneven(tp):
         console.print(f"\n{escape(uneven)}", style="bold", soft_wrap=True)
     return 0

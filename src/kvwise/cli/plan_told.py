@@ -18,6 +18,7 @@ from kvwise.planner.demand import Demand
 from kvwise.planner.flags import Flags, sglang, vllm
 from kvwise.planner.hardware import Hardware, Origin
 from kvwise.planner.oracle import Oracle, estimate_of
+from kvwise.planner.prefill import Prefill
 from kvwise.planner.sensitivity import KNOBS, others, swings
 from kvwise.planner.site import Decision, Site, Verdict
 from kvwise.planner.stack import Places, Stack, stack_of, toml
@@ -218,6 +219,8 @@ def _notes(plan: Plan) -> list[str]:
             f"Prefill alone needs {demand.engines:.1f} hosts: {site.hosts} cannot serve this trace "
             "without a cache."
         )
+    if isinstance(plan.oracle, Prefill) and plan.oracle.caution:
+        notes.append(f"{plan.oracle.caution}.")
     if site.model.state_bytes(site.kept):
         notes.append("The vLLM connector refuses models with recurrent states so far.")
     return notes
