@@ -5,6 +5,7 @@ It reads no trace and decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -21,12 +22,13 @@ from kvwise.errors import ConfigError
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import Hardware, Origin, TierPart, read_hardware
 from kvwise.planner.prices import Prices
-from kvwise.planner.shapes import Model, Precisions
+from kvwise.planner.shapes import Model, Precision, Precisions
 from kvwise.planner.site import Site
 from kvwise.planner.stack import Places
 from kvwise.units import parse_size
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+WEIGHTS: Mapping[Precision | None, str] = {Precision.FP8: "fp8", Precision.NVFP4: "fp4"}
 DRAM_TIER = "dram-pcie5"
 PCIE5_GB_PER_S = 64.0
 LINK_REACHED = 0.86
@@ -44,7 +46,7 @@ class Said(Reading, Checking, Searching):
     gpu: str
     tp: int
     kv: str | None
-    weights: str
+    weights: str | None
     hosts: int | None
     dram: str
     drive: str
@@ -103,9 +105,7 @@ planning = giving(
         click.option(
             "--weights",
             type=click.Choice(list(WEIGHT_BYTES)),
-            default="bf16",
-            show_default=True,
-            help="How weights are kept.",
+            help="How weights are kept.  [default: as the model's configuration says, else bf16]",
         ),
         click.option(
             "--hosts",
@@ -196,7 +196,7 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
         kept=kept,
         gpus=said["tp"],
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
-        weight_bytes=WEIGHT_BYTES[said["weights"]],
+        weight_bytes=WEIGHT_BYTES[said["weights"] or WEIGHTS.get(model.weights_kept, "bf16")],
         hosts=said["hosts"] or _hosts(demand),
         dram=_memory(known, said["gpu"]),
         dram_bytes=_bytes("--dram", said["dram"]),

@@ -68,7 +68,7 @@ def _subject(told: Mapping[str, Any]) -> str:
     """What was planned, for whom this page is sent to."""
     gpus = f"{told['hosts']} x {told['gpus_per_host']} {told['gpu']}"
     facts = {
-        "model": f"{told['model']}, KV in {told['kv']}",
+        "model": f"{told['model']}, weights in {told['weights']}, KV in {told['kv']}",
         "hosts": gpus,
         "made": told["made"],
         "by": told["command"],

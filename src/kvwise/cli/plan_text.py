@@ -23,7 +23,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     gpus = f"{told['gpus_per_host']} x {told['gpu']}"
     console.print(
         escape(
-            f"{told['model']}, KV in {told['kv']} ({told['token_bytes']:,.0f} bytes a token), "
+            f"{told['model']}, weights in {told['weights']}, KV in {told['kv']} "
+            f"({told['token_bytes']:,.0f} bytes a token), "
             f"{told['hosts']} {'host' if told['hosts'] == 1 else 'hosts'} of {gpus}"
         ),
         soft_wrap=True,

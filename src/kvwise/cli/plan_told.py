@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kvwise.cli.plan_options import WEIGHT_BYTES
 from kvwise.planner.bill import bill, net_usd
 from kvwise.planner.bill import chosen as bought
 from kvwise.planner.demand import Demand
@@ -69,6 +70,7 @@ def told_of(plan: Plan) -> dict[str, Any]:
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(),
         "model": site.model.name,
+        "weights": {size: name for name, size in WEIGHT_BYTES.items()}[site.weight_bytes],
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
         "gpu": oracle.gpu.name,
