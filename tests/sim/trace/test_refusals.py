@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any

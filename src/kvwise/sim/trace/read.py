@@ -87,12 +87,13 @@ def _once(paths: Iterator[Path]) -> Iterator[Path]:
     """The same files, if none of them is there twice: that would be twice the requests."""
     seen = dict[Path, Path]()
     for path in paths:
-        before = seen.setdefault(path.resolve(), path)
-        if before is not path:
+        real = path.resolve()
+        if real in seen:
             raise TraceError(
-                f"{path} is given twice, also as {before}; hint: name each file once, and not "
+                f"{path} is given twice, also as {seen[real]}; hint: name each file once, and not "
                 "beside its folder"
             )
+        seen[real] = path
         yield path
 
 
