@@ -132,10 +132,11 @@ def test_more_of_anything_hits_no_less() -> None:
     assert saved[0] == 0 < saved[-1] <= demand.compute_s
 
 
-@pytest.mark.parametrize("none", [{"drives": 0}, {"drive_bytes": 0.0}])
-def test_no_drives_in_any_way(none: dict[str, float]) -> None:
+@pytest.mark.parametrize(("drives", "drive_bytes"), [(0, 7.68e12), (4, 0.0)])
+def test_no_drives_in_any_way(drives: int, drive_bytes: float) -> None:
     """No drives, or drives of no size, are no drives; nothing else is said otherwise for it."""
-    site = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9, **none)  # type: ignore[arg-type]
+    site = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9)
+    site = replace(site, drives=drives, drive_bytes=drive_bytes)
     decisions = by_boundary(advise(site, demand_of(made(1_000, ("chat",)))))
 
     assert decisions["nvme"].why == "no drives are given"
@@ -203,7 +204,8 @@ def test_memory_that_only_hosts_apart_need() -> None:
     ratios = (dram.numbers[f"hit_ratio_routed_to_{name}"] for name in ("gpus", "memory"))
     assert next(ratios) == apart["router"].numbers["hit_ratio_kv_aware"] < next(ratios)
     assert stack_of(site, demand, list(apart.values()), Places()) is None
-    dear = replace(site, prices=replace(site.prices, dram_gb=replace(site.prices.dram_gb, amount=1e6)))
+    dram_gb = replace(site.prices.dram_gb, amount=1e6)
+    dear = replace(site, prices=replace(site.prices, dram_gb=dram_gb))
     refused = by_boundary(decide(dear, demand, routes(dear, demand, quiet)))
     assert refused["dram"].verdict is Verdict.NO
 

@@ -140,7 +140,7 @@ def test_the_bill_adds_up() -> None:
             "no price.dram-tb; hint: there is .*dram-gb",
         ),
         ('[price.gpu-hour-h101-sxm]\namount = 1\nunit = "USD"\n', "hint: .*gpu-hour-h100-sxm"),
-        ('[price.drive-tb-floppy]\namount = 1\nunit = "USD to buy a TB"\n', "no price.drive-tb-flo"),
+        ('[price.drive-tb-floppy]\namount = 1\nunit = "USD to buy a TB"\n', "no price.drive-tb"),
         ('[price.dram-gb]\namount = 1\nunit = "USD to buy a TB"\n', '"USD to buy a GB"'),
         ('[price.gpu-hour]\namount = 1\nunit = "cents"\n', '"USD for an hour of one GPU"'),
         ('[price.gpu-hour-l40s]\namount = 1\nunit = "EUR"\n', '"USD for an hour of one GPU"'),
