@@ -12,7 +12,7 @@ from kvwise.planner.advise import decide, routes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Verdict, size_text
 from kvwise.planner.stack import Places, stack_of
-from kvwise.sim.trace.records import Trace
+from kvwise.sim.trace.records import Request, Trace
 from tests.planner.support import KNOWN, advise, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
 from tests.sim.trace.support import load, published, quiet
@@ -232,7 +232,8 @@ def test_no_time_no_rates(arrivals_ns: list[int]) -> None:
     """Requests that come all at once, or alone, have no rate; none is made up."""
     trace = made(len(arrivals_ns), ("chat",))
     requests = tuple(
-        replace(one, arrival_ns=at) for one, at in zip(trace.requests, arrivals_ns, strict=True)
+        Request(at, one.input_tokens, one.output_tokens, one.blocks)
+        for one, at in zip(trace.requests, arrivals_ns, strict=True)
     )
     with pytest.raises(ConfigError, match="no rates to plan for; hint: "):
         demand_of(replace(trace, requests=requests))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -94,7 +95,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     With --gpu, computing a prompt is estimated for --tp such GPUs, and compared with loading its KV
     from each kind of tier: 3.0x means that it is there three times as soon.
     """
-    known = read_hardware(hardware)
+    known = read_hardware(hardware, datetime.now(UTC).date())
     if name is None:
         _list(as_json)
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -110,7 +111,7 @@ def _asked(
     model_name: str, files: tuple[Path, ...], said: Said, report: Callable[[str], None]
 ) -> tuple[Asked, Site]:
     """Read everything."""
-    known = read_hardware(said["hardware"])
+    known = read_hardware(said["hardware"], datetime.now(UTC).date())
     model = find_model(model_name)
     if uneven := model.uneven(said["tp"]):
         raise ConfigError(uneven)

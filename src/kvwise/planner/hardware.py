@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -123,8 +123,10 @@ class Hardware:
         return found
 
 
-def read_hardware(path: Path | None = None) -> Hardware:
+def read_hardware(path: Path | None = None, today: date | None = None) -> Hardware:
     """What kvwise comes with, with the entries of a file of one's own instead of or beside it.
+
+    Where it is told which day it is, nothing may have been looked up later.
 
     Raises:
         ConfigError: the file cannot be read, or an entry is wrong; the message names it.
@@ -145,6 +147,10 @@ def read_hardware(path: Path | None = None) -> Hardware:
             for one in own.values():
                 _check_price(where, one, prices, {"gpu-hour": gpus, "drive-tb": tiers})
         prices |= own
+    if today is not None:
+        parts: list[Gpu | TierPart | Price] = [*gpus.values(), *tiers.values(), *prices.values()]
+        for part in parts:
+            _check_day(part, today)
     return Hardware(gpus, tiers, prices)
 
 
@@ -201,13 +207,20 @@ def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
 
 
 def _check_date(at: str, said: str) -> None:
-    """Refuse a date that is none, or that is still to come anywhere on Earth."""
+    """Refuse a date that is none."""
     try:
-        day = date.fromisoformat(said) if said else date.min
+        date.fromisoformat(said or "2026-11-30")
     except ValueError as error:
         raise ConfigError(f"{at}: as_of {said!r:.40} is no date; hint: 2026-11-30") from error
-    if day > datetime.now(UTC).date() + timedelta(days=1):
-        raise ConfigError(f"{at}: as_of {said} is still to come; hint: when it was looked up")
+
+
+def _check_day(part: Gpu | TierPart | Price, today: date) -> None:
+    """Refuse what is said to have been looked up on a day that is still to come everywhere."""
+    said = part.origin.as_of
+    if said and date.fromisoformat(said) > today + timedelta(days=1):
+        raise ConfigError(
+            f"{part.name}: as_of {said} is still to come; hint: the day it was looked up"
+        )
 
 
 def _check_price(

@@ -287,5 +287,5 @@ def test_a_file_that_is_given_twice(tmp_path: Path) -> None:
     link.symlink_to(path)
 
     for again in (path, tmp_path / "." / ".." / tmp_path.name / "t.jsonl", link, tmp_path):
-        with pytest.raises(TraceError, match="is given twice, also as .*; hint: name each file"):
+        with pytest.raises(TraceError, match=r"is given twice, also as .*; hint: name each file"):
             load(path, again)
