@@ -96,7 +96,7 @@ def _needless(site: Site, device: Saving) -> str:
         size = size_text(site.memory_bytes)
         return f"{size} over all hosts are no more than the GPUs hold, {held}: give more, or none"
     if device.share >= ENOUGH:
-        return f"as one cache the GPUs have {device.share:.0%} of all hits already"
+        return f"the GPUs have {device.share:.0%} of all hits already"
     return ""
 
 
@@ -125,7 +125,7 @@ def apart(
         **money,
     }
     why = (
-        f"not if all hosts were one cache: {pooled.why}; but of their own caches a router gets "
+        f"no as one cache of all hosts: {pooled.why}; but of caches of their own a router gets "
         f"{without.hit_ratio * demand.again:.0%} of all blocks, and with {size_text(each_bytes)} "
         f"in each {with_memory.hit_ratio * demand.again:.0%}: {gain:.0%} of computing, "
         f"{_paid(money)}"
