@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from math import ceil
 from pathlib import Path
 
@@ -177,6 +178,11 @@ planning = giving(
     ]
 )
 """Give a command the options of `Said`, but for those that say how to read a trace."""
+
+
+def today() -> date:
+    """The day it is, before which hardware and prices were looked up."""
+    return datetime.now(UTC).date()
 
 
 def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand: Demand) -> Site:
