@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from html import escape
@@ -12,8 +13,10 @@ import pytest
 
 from kvwise import cli
 from kvwise import config as configuration
+from kvwise.planner.catalogue import fields_of
 from tests.live.support import SPACE, Served, asks
 
+QUANTISED = {"quant_method": "fp8"}
 SMALL = {
     "KVWISE_DRAM_SIZE": "64MiB",
     "KVWISE_DISK_SIZE": "1GiB",
@@ -100,7 +103,9 @@ def test_what_is_started_keeps_its_promise(
 
     assert code == 0
     assert (verdicts["dram"], verdicts["nvme"]) == ("yes", "yes")
-    assert told["serve"].startswith("KVWISE_DISK_DWPD=1 kvwise serve --dram 40GB --disk ")
+    assert told["serve"].startswith(
+        "KVWISE_DISK_DWPD=1 KVWISE_DISK_WRITE_AMPLIFICATION=1.1 kvwise serve --dram 40GB --disk "
+    )
     _, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "100TB")
     assert "100000GB" not in json.loads(out)["serve"]
 
@@ -156,6 +161,70 @@ def test_a_stack_that_is_served_as_it_is(
     assert (drive / "budget.kvwise").exists()
     assert f'"client.url":"{socket}"' in (out / "vllm.sh").read_text()
     assert told["stack"]["disk"]["paths"] == [str(drive)]
+
+
+def test_the_command_says_what_the_file_says(
+    chats: Path, cheap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever starts the daemon by the command that is printed gets the configuration on file."""
+    asked: list[str | Path]
+    asked = ["plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--json"]
+    asked += ["--hosts", "1", "--dram", "40GB", "--drive-size", "1TB", "--hardware", cheap]
+    file = tmp_path / "stack.toml"
+    _, out, _ = ran(capsys, *asked, "--socket", tmp_path / "my.sock", "--stack", file)
+    words = shlex.split(json.loads(out)["serve"])
+    verb = words.index("serve")
+    environ = dict(word.split("=", 1) for word in words[: verb - 1])
+    flags = list(zip(words[verb + 1 :: 2], words[verb + 2 :: 2], strict=True))
+    given = {name: value for name, value in flags if name != "--disk"}
+    overrides = {
+        "dram": {"size": given.pop("--dram")},
+        "disk": {
+            "size": given.pop("--disk-size"),
+            "paths": [value for name, value in flags if name == "--disk"],
+        },
+        "serve": {"socket": given.pop("--socket")},
+    }
+
+    assert not given
+    typed = configuration.load(overrides=overrides, environ=environ)
+    assert typed == configuration.load(file, environ={})
+
+
+def test_one_trace_twice_and_none_in_time(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Loads that nobody has are not planned for: twice a file, or all requests at once."""
+    asked: list[str | Path]
+    asked = ["plan", "--model", "qwen3-8b", "--gpu", "l40s", "--trace", chats]
+    code, _, err = ran(capsys, *asked, "--trace", chats)
+    assert code != 0
+    assert "is given twice" in err
+    rows = [json.loads(line) for line in chats.read_text().splitlines()]
+    chats.write_text("".join(json.dumps(row | {"timestamp": 0}) + "\n" for row in rows))
+    code, _, err = ran(capsys, *asked)
+    assert code != 0
+    assert "no rates to plan for\nhint: " in err
+
+
+def test_weights_as_the_model_says(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --weights they are those of the configuration, and the heading says which."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields_of("qwen3-8b") | {"quantization_config": QUANTISED}))
+    asked: list[str | Path]
+    asked = ["plan", "--model", path, "--gpu", "l40s", "--trace", chats]
+    for more, said in (((), "fp8"), (("--weights", "bf16"), "bf16")):
+        _, out, _ = ran(capsys, *asked, *more)
+        assert f"weights in {said}, KV in bf16 (" in out.splitlines()[0]
+
+
+def test_gpus_without_a_link_are_noted(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several that exchange over the host's link are told so by plan and by model."""
+    for words in (("plan", "--trace", chats, "--model"), ("model",)):
+        asked: list[str | Path] = [*words, "llama-3.1-8b", "--gpu", "l40s"]
+        for count, is_said in (("2", True), ("1", False)):
+            _, out, _ = ran(capsys, *asked, "--tp", count)
+            assert ("l40s exchange over their link to the host" in out) is is_said
 
 
 def test_money_and_what_would_change_it(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,15 @@ from functools import cache
 
 import pytest
 
+from kvwise.errors import ConfigError
+from kvwise.planner.advise import decide, routes
 from kvwise.planner.shapes import Precision, Precisions
-from kvwise.planner.site import Verdict
-from kvwise.sim.trace.records import Trace
+from kvwise.planner.site import Verdict, size_text
+from kvwise.planner.stack import Places, stack_of
+from kvwise.sim.trace.records import Request, Trace
 from tests.planner.support import KNOWN, advise, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
-from tests.sim.trace.support import load, published
+from tests.sim.trace.support import load, published, quiet
 
 
 @cache
@@ -127,3 +130,110 @@ def test_more_of_anything_hits_no_less() -> None:
 
     assert saved == sorted(saved)
     assert saved[0] == 0 < saved[-1] <= demand.compute_s
+
+
+@pytest.mark.parametrize(("drives", "drive_bytes"), [(0, 7.68e12), (4, 0.0)])
+def test_no_drives_in_any_way(drives: int, drive_bytes: float) -> None:
+    """No drives, or drives of no size, are no drives; nothing else is said otherwise for it."""
+    site = replace(site_of(), hosts=1, dram_bytes=20e9, hbm_bytes=20e9)
+    site = replace(site, drives=drives, drive_bytes=drive_bytes)
+    decisions = by_boundary(advise(site, demand_of(made(1_000, ("chat",)))))
+
+    assert decisions["nvme"].why == "no drives are given"
+    assert decisions["nvme"].verdict is decisions["compression"].verdict is Verdict.NO
+
+
+@pytest.mark.parametrize("dram_bytes", [0.0, 20e9, 200e9, 1e14])
+def test_one_size_of_memory(dram_bytes: float) -> None:
+    """Gain, dollars, verdict and the daemon's configuration are all of the size that is priced."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(site_of(), hosts=1, dram_bytes=dram_bytes, hbm_bytes=20e9)
+    decisions = advise(site, demand)
+    dram = by_boundary(decisions)["dram"]
+    size = dram.numbers["bytes"]
+    held = demand.saving(max(site.device_tokens, size / site.token_bytes))
+    saved_s = held.saved_s - demand.saving(site.device_tokens).saved_s
+
+    assert size <= dram_bytes
+    assert size <= dram.numbers["bytes_for_90_percent_of_hits"] + 1e9
+    assert dram.numbers["hit_ratio"] == pytest.approx(held.hit_ratio)
+    assert dram.numbers["of_computing"] == pytest.approx(saved_s / demand.compute_s)
+    assert dram.numbers["saves_usd_per_month"] == pytest.approx(
+        site.worth(saved_s, demand)["saves_usd_per_month"]
+    )
+    assert dram.numbers["costs_usd_per_month"] == pytest.approx(site.prices.memory(size))
+    stack = stack_of(site, demand, decisions, Places())
+    assert (dram.verdict is Verdict.YES) is (dram_bytes > 0)
+    if dram.verdict is Verdict.YES:
+        assert stack is not None
+        assert stack["dram"]["size"] == f"{size / 1e9:.0f}GB"
+        assert size_text(size) in dram.why
+
+
+@pytest.mark.parametrize("turned", ["memory", "drives"])
+def test_the_router_has_what_is_decided(turned: str) -> None:
+    """A level that is not to be adds nothing to what requests are routed to, as if it were away."""
+    demand = demand_of(made(1_500, ("chat",)))
+    dear = replace(site_of().prices.dram_gb, amount=1e9)
+    site = replace(site_of(), hosts=3, dram_bytes=20e9, hbm_bytes=20e9)
+    if turned == "memory":
+        site = replace(site, drives=0, prices=replace(site.prices, dram_gb=dear))
+        other = replace(site, dram_bytes=0.0)
+    else:
+        site = replace(site, prices=replace(site.prices, drive_tb=dear))
+        other = replace(site, drives=0)
+    decisions, away = by_boundary(advise(site, demand)), by_boundary(advise(other, demand))
+
+    assert decisions["dram" if turned == "memory" else "nvme"].verdict is Verdict.NO
+    assert decisions["router"].numbers == away["router"].numbers
+    assert decisions["shared"].numbers == away["shared"].numbers
+
+
+def test_memory_that_only_hosts_apart_need() -> None:
+    """As one cache the GPUs are enough; where each holds its own memory pays, and is a maybe."""
+    demand = demand_of(made(1_500, ("agent",)), "llama-3.1-8b", "l40s")
+    site = replace(site_of("llama-3.1-8b", "l40s"), gpus=1, hosts=7, drives=0, dram_bytes=64e9)
+    as_one = by_boundary(decide(site, demand, {}))
+    routed = routes(site, demand, quiet)
+    apart = by_boundary(decide(site, demand, routed))
+    dram = apart["dram"]
+
+    assert as_one["dram"].verdict is Verdict.NO
+    assert dram.verdict is Verdict.MAYBE
+    assert dram.numbers["saves_usd_per_month"] >= dram.numbers["costs_usd_per_month"]
+    ratios = (dram.numbers[f"hit_ratio_routed_to_{name}"] for name in ("gpus", "memory"))
+    assert next(ratios) == apart["router"].numbers["hit_ratio_kv_aware"] < next(ratios)
+    assert stack_of(site, demand, list(apart.values()), Places()) is None
+    dram_gb = replace(site.prices.dram_gb, amount=1e6)
+    dear = replace(site, prices=replace(site.prices, dram_gb=dram_gb))
+    refused = by_boundary(decide(dear, demand, routes(dear, demand, quiet)))
+    assert refused["dram"].verdict is Verdict.NO
+
+
+def test_drives_behind_gpus_alone() -> None:
+    """Where memory is not to be, drives are held against the GPUs, and their daemon has some."""
+    demand = demand_of(made(2_000, ("chat",)))
+    cheap = replace(site_of().prices.drive_tb, amount=1.0)
+    site = replace(site_of(), hosts=1, dram_bytes=0.0, hbm_bytes=20e9, drive_bytes=1e12)
+    site = replace(site, prices=replace(site.prices, drive_tb=cheap))
+    decisions = advise(site, demand)
+    found, stack = by_boundary(decisions), stack_of(site, demand, decisions, Places())
+
+    assert (found["dram"].verdict, found["nvme"].verdict) == (Verdict.NO, Verdict.YES)
+    assert stack is not None
+    assert stack["dram"]["size"] == "5GB"
+    assert found["nvme"].numbers["costs_usd_per_month"] == pytest.approx(
+        site.prices.drives(site.disk_bytes) + site.prices.memory(5e9)
+    )
+
+
+@pytest.mark.parametrize("arrivals_ns", [[0], [0, 0, 0], [5, 900_000_000]])
+def test_no_time_no_rates(arrivals_ns: list[int]) -> None:
+    """Requests that come all at once, or alone, have no rate; none is made up."""
+    trace = made(len(arrivals_ns), ("chat",))
+    requests = tuple(
+        Request(at, one.input_tokens, one.output_tokens, one.blocks)
+        for one, at in zip(trace.requests, arrivals_ns, strict=True)
+    )
+    with pytest.raises(ConfigError, match="no rates to plan for; hint: "):
+        demand_of(replace(trace, requests=requests))

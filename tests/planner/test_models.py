@@ -399,3 +399,37 @@ def test_families_are_all_read() -> None:
     readers = {FAMILIES[family] for family in shown}
 
     assert readers == set(FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    ("quantised", "kept"),
+    [
+        (None, None),
+        ({"quant_method": "fp8", "fmt": "e4m3"}, Precision.FP8),
+        ({"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, Precision.FP8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Precision.NVFP4),
+        ({"quant_method": "mxfp4"}, Precision.NVFP4),
+        ({"quant_method": "gptq", "bits": 4}, Precision.NVFP4),
+        ({"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, Precision.FP8),
+        (
+            {"quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}}},
+            Precision.FP8,
+        ),
+        ({"quantized_layers": [3], "config_groups": {"group_0": 3}, "bits": "4"}, None),
+        ("fp8", None),
+    ],
+)
+def test_weights_as_configured(quantised: object, kept: Precision | None) -> None:
+    """A configuration says how weights are kept, the widest of several; else nothing is said."""
+    fields = {**fields_of("qwen3-8b"), "quantization_config": quantised}
+    assert model_of("x", fields).weights_kept is kept
+
+
+def test_catalogued_weights_are_those_published() -> None:
+    """Models that are published in fewer bits are taken so by their short names."""
+    kept = {name: find_model(name).weights_kept for name in names()}
+
+    assert kept["deepseek-v3"] is kept["kimi-k2"] is Precision.FP8
+    assert kept["gpt-oss-120b"] is kept["kimi-k3"] is Precision.NVFP4
+    assert kept["llama-3.1-70b"] is None
+    assert {one for one in kept.values() if one} == {Precision.FP8, Precision.NVFP4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -132,3 +133,17 @@ def test_a_gpu_that_is_none() -> None:
     """It is refused with the name that is near."""
     with pytest.raises(ConfigError, match="h100-sxm"):
         KNOWN.gpu("h100_sxm")
+
+
+def test_a_link_that_nobody_names() -> None:
+    """Several GPUs without a link among them are computed over the host's, and that is said."""
+    model, plain = find_model("llama-3.1-70b"), replace(KNOWN.gpu("h100-sxm"), scale_up_gb_per_s=0)
+    said = Prefill(model, plain, 8).caution
+
+    assert "64 GB/s" in said
+    assert "hint: scale_up_gb_per_s" in said
+    assert Prefill(model, plain, 8).seconds(6_909) > 2 * (
+        Prefill(model, KNOWN.gpu("h100-sxm"), 8).seconds(6_909)
+    )
+    assert not Prefill(model, plain, 1).caution
+    assert not Prefill(model, KNOWN.gpu("h100-sxm"), 8).caution

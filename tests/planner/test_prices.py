@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from kvwise.errors import ConfigError
-from kvwise.planner.bill import bill, net_usd
+from kvwise.planner.below import decided
+from kvwise.planner.bill import bill, chosen, net_usd
 from kvwise.planner.hardware import read_hardware
 from kvwise.planner.prices import Prices
 from kvwise.planner.site import Site, Verdict
 from tests.planner.support import KNOWN, advise, by_boundary, demand_of, site_of
 from tests.sim.replay.support import made
+from tests.sim.trace.support import quiet
 
 
 def small() -> Site:
@@ -53,15 +57,16 @@ def test_every_price_says_where_it_is_from() -> None:
 def test_a_price_of_ones_own(tmp_path: Path) -> None:
     """A file with a price replaces it; what is there already may cost nothing."""
     path = tmp_path / "own.toml"
-    path.write_text('[price.dram-gb]\namount = 0\nunit = "USD a GB"\n[price.gpu-hour-h100-sxm]\n')
+    path.write_text("[price.gpu-hour-h100-sxm]\n")
     with pytest.raises(ConfigError, match="amount, unit must be given"):
         read_hardware(path)
-    path.write_text('[price.dram-gb]\namount = 0\nunit = "USD a GB"\n')
+    path.write_text('[price.dram-gb]\namount = 0\nunit = "USD to buy a GB"\n')
     prices = Prices.of(read_hardware(path), "h100-sxm", "nvme-gen5")
 
     assert prices.memory(1e12) == 0
     assert prices.dram_gb.origin.mark == "assumed"
-    path.write_text('[price.write-off]\namount = 0\nunit = "months"\n')
+    unit = "months that what is bought is paid over"
+    path.write_text(f'[price.write-off]\namount = 0\nunit = "{unit}"\n')
     with pytest.raises(ConfigError, match="give months"):
         Prices.of(read_hardware(path), "h100-sxm", "nvme-gen5")
 
@@ -125,3 +130,83 @@ def test_the_bill_adds_up() -> None:
         pytest.approx(told["with_levels_usd_per_month"])
     )
     assert told["with_levels_usd_per_month"] < told["own_cache_usd_per_month"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[price.nope]\namount = 1\nunit = "USD"\n', "no price.nope; hint: there is"),
+        (
+            '[price.dram-tb]\namount = 1\nunit = "USD to buy a TB"\n',
+            "no price.dram-tb; hint: there is .*dram-gb",
+        ),
+        ('[price.gpu-hour-h101-sxm]\namount = 1\nunit = "USD"\n', "hint: .*gpu-hour-h100-sxm"),
+        ('[price.drive-tb-floppy]\namount = 1\nunit = "USD to buy a TB"\n', "no price.drive-tb"),
+        ('[price.dram-gb]\namount = 1\nunit = "USD to buy a TB"\n', '"USD to buy a GB"'),
+        ('[price.gpu-hour]\namount = 1\nunit = "cents"\n', '"USD for an hour of one GPU"'),
+        ('[price.gpu-hour-l40s]\namount = 1\nunit = "EUR"\n', '"USD for an hour of one GPU"'),
+        ('[price.drive-tb-nvme-gen4]\namount = 1\nunit = "EUR"\n', '"USD to buy a TB"'),
+        ('[price.nic]\namount = 1\nunit = "each"\n', '"USD to buy an adapter of 400 Gb/s"'),
+        (
+            '[price.dram-gb]\namount = 1\nunit = "USD to buy a GB"\nas_of = 2999-01-01\n',
+            "2999-01-01 is still to come",
+        ),
+        (
+            '[price.dram-gb]\namount = 1\nunit = "USD to buy a GB"\nas_of = "lately"\n',
+            "'lately' is no date",
+        ),
+        (
+            '[tier.x]\nabout = ""\nread_gb_per_s = 1\nwrite_gb_per_s = 1\nas_of = "2999-01-01"\n',
+            "x: as_of 2999-01-01 is still to come",
+        ),
+    ],
+)
+def test_prices_that_would_be_misread(text: str, said: str, tmp_path: Path) -> None:
+    """A name that no plan asks for, another unit, and a date that is none are errors."""
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=said):
+        read_hardware(path, date(2026, 11, 30))
+
+
+def test_prices_of_ones_own_hardware(tmp_path: Path) -> None:
+    """What a file brings may have a price in it, and a file may be called as kvwise's own."""
+    path = tmp_path / "hardware.toml"
+    path.write_text(
+        "[gpu.ours]\nhbm_gb = 80\nhbm_gb_per_s = 3000\nbf16_tflops = 700\nhost_link_gb_per_s = 50\n"
+        '[price.gpu-hour-ours]\namount = 3\nunit = "usd for an hour of one GPU"\n'
+        '[price.drive-tb-nvme-gen4]\namount = 90\nunit = "USD to buy a TB"\nas_of = 2026-01-31\n'
+    )
+    with contextlib.chdir(tmp_path):
+        found = read_hardware(Path("hardware.toml"))
+
+    prices = Prices.of(found, "ours", "nvme-gen4")
+    assert (prices.gpu_hour.amount, prices.drive_tb.amount) == (3, 90)
+    assert set(KNOWN.gpus) < set(found.gpus)
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_the_bill_of_several_hosts(*, cheap: bool) -> None:
+    """Hosts are billed with what each holds: in turn, and by the router if it is yes."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = priced(replace(small(), hosts=3, drives=0), dram_gb=1.0 if cheap else 1e6)
+    decisions = by_boundary(advise(site, demand))
+    told = bill(site, demand, list(decisions.values()))
+    levels = chosen(list(decisions.values()))
+    verdicts = {name: one.verdict for name, one in decisions.items()}
+    held = decided(site, demand, verdicts).memory_tokens / site.hosts
+    own = demand.routed("round_robin", site.hosts, site.device_tokens / site.hosts, quiet)
+    way = "kv_aware" if cheap else "round_robin"
+    best = demand.routed(way, site.hosts, held, quiet)
+    without, with_own, with_all = (
+        told[f"{name}_usd_per_month"] for name in ("without_cache", "own_cache", "with_levels")
+    )
+
+    assert decisions["router"].verdict is (Verdict.YES if cheap else Verdict.NO)
+    assert ("dram" in levels) is cheap
+    saved = site.worth(demand.saved_by(own.hit_ratio), demand)["saves_usd_per_month"]
+    assert without - with_own == pytest.approx(saved)
+    saved = site.worth(demand.saved_by(best.hit_ratio), demand)["saves_usd_per_month"]
+    assert without - with_all == pytest.approx(saved - told["levels_cost_usd_per_month"])
+    assert with_all <= with_own < without

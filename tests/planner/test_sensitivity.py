@@ -63,8 +63,7 @@ def test_swings_are_what_levels_save() -> None:
 def test_other_hardware_is_decided_anew() -> None:
     """FP8 KV leaves nothing to compress, and there is a case for each other kind of hardware."""
     demand, site = demand_of(made(1_500, ("chat",))), small()
-    decisions = decide(site, demand, {})
-    found = {one.name: one for one in others(site, demand, decisions, KNOWN, "h100-sxm")}
+    found = {one.name: one for one in others(site, demand, KNOWN, "h100-sxm")}
 
     assert found["KV in FP8"].becomes["compression"] is Verdict.NO
     assert "memory behind dram-c2c" in found

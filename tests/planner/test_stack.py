@@ -48,8 +48,9 @@ def test_a_file_that_a_daemon_reads(tmp_path: Path) -> None:
 
 
 def test_no_level_no_stack() -> None:
-    """Where memory does not pay there is nothing to start."""
-    demand, site = demand_of(made(1_500, ("chat",))), replace(small(), dram_bytes=1e9)
+    """Where neither memory nor drives pay there is nothing to start."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(small(), dram_bytes=1e9, drives=0)
 
     assert stack_of(site, demand, decide(site, demand, {}), Places()) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -94,7 +95,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     With --gpu, computing a prompt is estimated for --tp such GPUs, and compared with loading its KV
     from each kind of tier: 3.0x means that it is there three times as soon.
     """
-    known = read_hardware(hardware)
+    known = read_hardware(hardware, datetime.now(UTC).date())
     if name is None:
         _list(as_json)
         return 0
@@ -107,6 +108,7 @@ def command(  # noqa: PLR0913  one parameter for each option
         prefill = Prefill(model, known.gpu(gpu), tp * pp)
         told["loading"] = loading(prefill, model.of_rank(tp, pp), kept, known.tiers, lengths)
         told["loading"]["weights"] = _weights(prefill)
+        told["loading"]["caution"] = prefill.caution or None
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return 0
@@ -116,6 +118,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         _show_loading(told["loading"], console)
         if why := told["loading"]["weights"]["why_not"]:
             console.print(f"\n{escape(why)}", style="bold", soft_wrap=True)
+        if caution := told["loading"]["caution"]:
+            console.print(f"\n{escape(caution)}", style="bold", soft_wrap=True)
     if uneven := model.uneven(tp):
         console.print(f"\n{escape(uneven)}", style="bold", soft_wrap=True)
     return 0

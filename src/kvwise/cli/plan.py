@@ -13,7 +13,7 @@ from rich.console import Console
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.plan_check import checking, validate
-from kvwise.cli.plan_options import Said, places_of, planning, site_of
+from kvwise.cli.plan_options import Said, places_of, planning, site_of, today
 from kvwise.cli.plan_page import render
 from kvwise.cli.plan_pictured import pictured
 from kvwise.cli.plan_search import Asked, search, searching, show_search
@@ -110,7 +110,7 @@ def _asked(
     model_name: str, files: tuple[Path, ...], said: Said, report: Callable[[str], None]
 ) -> tuple[Asked, Site]:
     """Read everything."""
-    known = read_hardware(said["hardware"])
+    known = read_hardware(said["hardware"], today())
     model = find_model(model_name)
     if uneven := model.uneven(said["tp"]):
         raise ConfigError(uneven)

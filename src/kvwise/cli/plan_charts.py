@@ -11,7 +11,7 @@ from typing import Any
 from kvwise.bench.chart import Bar, bar_chart
 from kvwise.bench.curves import Axis, Line, Mark, Range, line_chart, range_chart
 from kvwise.bench.page import table
-from kvwise.cli.plan_text import becomes_text, number_text
+from kvwise.cli.plan_text import becomes_text, number_text, routed_text
 from kvwise.planner.site import LIFE_YEARS, size_text, usd
 
 DECADES = tuple(10.0**power for power in range(6, 19))
@@ -181,19 +181,20 @@ def wear_chart(told: Mapping[str, Any]) -> str:
 def cost_chart(told: Mapping[str, Any]) -> str:
     """Prompts in a month, and each level's cost beside what it saves."""
     bill = told["bill"]
+    own, whole = routed_text(told)
     bars = [
         Bar(
             label,
             bill[f"{name}_usd_per_month"],
             f"{usd(bill[f'{name}_usd_per_month'])}, "
-            f"${bill[f'{name}_usd_per_million_tokens']:.4f} a million",
+            f"${bill[f'{name}_usd_per_million_tokens']:.4f} a million{how}",
             (),
             kind,
         )
-        for label, name, kind in (
-            ("without a cache", "without_cache", "plain"),
-            ("the engine's own", "own_cache", "plain"),
-            ("with these levels", "with_levels", "strong"),
+        for label, name, kind, how in (
+            ("without a cache", "without_cache", "plain", ""),
+            ("the engine's own", "own_cache", "plain", own),
+            ("with these levels", "with_levels", "strong", whole),
         )
     ]
     rows = [

@@ -5,7 +5,9 @@ It reads no trace and decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from math import ceil
 from pathlib import Path
 
@@ -21,12 +23,13 @@ from kvwise.errors import ConfigError
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import Hardware, Origin, TierPart, read_hardware
 from kvwise.planner.prices import Prices
-from kvwise.planner.shapes import Model, Precisions
+from kvwise.planner.shapes import Model, Precision, Precisions
 from kvwise.planner.site import Site
 from kvwise.planner.stack import Places
 from kvwise.units import parse_size
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+WEIGHTS: Mapping[Precision | None, str] = {Precision.FP8: "fp8", Precision.NVFP4: "fp4"}
 DRAM_TIER = "dram-pcie5"
 PCIE5_GB_PER_S = 64.0
 LINK_REACHED = 0.86
@@ -35,6 +38,8 @@ LINK_REACHED = 0.86
 BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
+HOSTS_MAX = 10_000
+
 
 class Said(Reading, Checking, Searching):
     """What the options say of host and trace."""
@@ -42,7 +47,7 @@ class Said(Reading, Checking, Searching):
     gpu: str
     tp: int
     kv: str | None
-    weights: str
+    weights: str | None
     hosts: int | None
     dram: str
     drive: str
@@ -101,13 +106,11 @@ planning = giving(
         click.option(
             "--weights",
             type=click.Choice(list(WEIGHT_BYTES)),
-            default="bf16",
-            show_default=True,
-            help="How weights are kept.",
+            help="How weights are kept.  [default: as the model's configuration says, else bf16]",
         ),
         click.option(
             "--hosts",
-            type=click.IntRange(1, 10_000),
+            type=click.IntRange(1, HOSTS_MAX),
             help="Hosts that are alike.  [default: so many that prefill alone keeps them 70 % "
             "busy]",
         ),
@@ -177,6 +180,11 @@ planning = giving(
 """Give a command the options of `Said`, but for those that say how to read a trace."""
 
 
+def today() -> date:
+    """The day it is, before which hardware and prices were looked up."""
+    return datetime.now(UTC).date()
+
+
 def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand: Demand) -> Site:
     """What the options describe."""
     drive = known.tiers.get(said["drive"].lower())
@@ -188,21 +196,33 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
             f"{len(said['disk'])} x --disk for {said['drives']} drives; "
             f"hint: --drives {len(said['disk'])}"
         )
+    drive_bytes = _bytes("--drive-size", said["drive_size"])
     return Site(
         model=model,
         kept=kept,
         gpus=said["tp"],
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
-        weight_bytes=WEIGHT_BYTES[said["weights"]],
-        hosts=said["hosts"] or max(1, ceil(demand.engines / BUSY)),
+        weight_bytes=WEIGHT_BYTES[said["weights"] or WEIGHTS.get(model.weights_kept, "bf16")],
+        hosts=said["hosts"] or _hosts(demand),
         dram=_memory(known, said["gpu"]),
         dram_bytes=_bytes("--dram", said["dram"]),
         drive=drive,
-        drives=said["drives"],
-        drive_bytes=_bytes("--drive-size", said["drive_size"]),
+        drives=said["drives"] if drive_bytes else 0,
+        drive_bytes=drive_bytes,
         prices=Prices.of(known, said["gpu"].lower(), drive.name),
         snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
     )
+
+
+def _hosts(demand: Demand) -> int:
+    """So many that prefill alone keeps them as busy as it may."""
+    hosts = max(1, ceil(demand.engines / BUSY))
+    if hosts > HOSTS_MAX:
+        raise ConfigError(
+            f"these requests would keep {hosts:,} hosts busy: they come within {demand.span_s:.3g} "
+            "s; hint: a trace with the times at which they came, or --hosts"
+        )
+    return hosts
 
 
 def _memory(known: Hardware, name: str) -> TierPart:

@@ -68,7 +68,7 @@ def _subject(told: Mapping[str, Any]) -> str:
     """What was planned, for whom this page is sent to."""
     gpus = f"{told['hosts']} x {told['gpus_per_host']} {told['gpu']}"
     facts = {
-        "model": f"{told['model']}, KV in {told['kv']}",
+        "model": f"{told['model']}, weights in {told['weights']}, KV in {told['kv']}",
         "hosts": gpus,
         "made": told["made"],
         "by": told["command"],
@@ -86,7 +86,7 @@ def _tiles(told: Mapping[str, Any]) -> str:
     tiles = [
         (f"{reuse['of_computing']:.0%}", "of all computing could be saved by not forgetting"),
         (f"{told['engines_busy_with_prefill']:.1f}", "hosts busy with prefill without a cache"),
-        (f"${saved:,.0f}", "saved a month by memory and drives, beyond their cost"),
+        (f"${saved:,.0f}", "saved a month by all that is to be, beyond its cost"),
     ]
     body = "".join(f"<div><b>{escape(big)}</b><span>{small}</span></div>" for big, small in tiles)
     return f'<section class="tiles">{body}</section>'

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvwise.cli.model import TOKENS, loading
 from kvwise.cli.plan_told import Plan
-from kvwise.planner.site import Verdict
+from kvwise.planner.below import decided, priced
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
 CURVE_POINTS = 48
@@ -38,7 +38,7 @@ def pictured(plan: Plan) -> dict[str, Any]:
 
 def _sizes(plan: Plan) -> list[dict[str, Any]]:
     """Hits of the sizes of the plan, and of some others."""
-    site, demand = plan.site, plan.demand
+    site, demand = priced(plan.site, plan.demand), plan.demand
     each = site.token_bytes
     device, memory = site.device_tokens * each, site.memory_bytes
     sizes = {"GPUs alone": device, "with memory": memory, "with drives": memory + site.disk_bytes}
@@ -98,9 +98,8 @@ def _kappa(plan: Plan) -> list[dict[str, Any]]:
     """Cached over new tokens by class, and from where on each tier is slower than computing."""
     site, demand = plan.site, plan.demand
     verdicts = {one.boundary: one.verdict for one in plan.decisions}
-    held = site.memory_tokens
-    if verdicts.get("nvme") is Verdict.YES:
-        held += site.disk_bytes / site.token_bytes
+    taken = decided(site, demand, verdicts)
+    held = taken.memory_tokens + taken.disk_bytes / taken.token_bytes
     rank = site.model.of_rank(site.gpus)
     found = []
     for one in demand.classes(held, CLASSES):

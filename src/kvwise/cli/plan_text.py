@@ -23,7 +23,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     gpus = f"{told['gpus_per_host']} x {told['gpu']}"
     console.print(
         escape(
-            f"{told['model']}, KV in {told['kv']} ({told['token_bytes']:,.0f} bytes a token), "
+            f"{told['model']}, weights in {told['weights']}, KV in {told['kv']} "
+            f"({told['token_bytes']:,.0f} bytes a token), "
             f"{told['hosts']} {'host' if told['hosts'] == 1 else 'hosts'} of {gpus}"
         ),
         soft_wrap=True,
@@ -63,19 +64,30 @@ def _show_bill(told: Mapping[str, Any], console: Console) -> None:
     """What prompts cost, with and without."""
     bill = told["bill"]
     oldest = min(one["as_of"] for one in told["prices"].values())
+    own, whole = routed_text(told)
     console.print("a million tokens of prompts:", style="bold")
-    for name, key in (
-        ("without a cache", "without_cache"),
-        ("with the engine's own", "own_cache"),
-        ("with these levels", "with_levels"),
+    for name, key, how in (
+        ("without a cache", "without_cache", ""),
+        ("with the engine's own", "own_cache", own),
+        ("with these levels", "with_levels", whole),
     ):
         each, month = bill[f"{key}_usd_per_million_tokens"], bill[f"{key}_usd_per_month"]
-        console.print(f"  {name:<22} ${each:.4f}, {usd(month)} a month", soft_wrap=True)
+        said = f"  {name:<22} ${each:.4f}, {usd(month)} a month{how}"
+        console.print(said, soft_wrap=True)
     console.print(
         f"  prices are up to as old as {oldest}; saved GPU time is worth its price only if "
         "something else runs in it\n",
         soft_wrap=True,
     )
+
+
+def routed_text(told: Mapping[str, Any]) -> tuple[str, str]:
+    """How requests are sent in the bill: with the engines' own caches, and with the levels."""
+    verdicts = {one["boundary"]: one["verdict"] for one in told["decisions"]}
+    if told["hosts"] == 1 or "router" not in verdicts:
+        return "", ""
+    in_turn = ", requests in turn"
+    return in_turn, ", and the router" if verdicts["router"] == "yes" else in_turn
 
 
 def _show_changes(told: Mapping[str, Any], console: Console) -> None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kvwise.cli.plan_options import WEIGHT_BYTES
 from kvwise.planner.bill import bill, net_usd
 from kvwise.planner.bill import chosen as bought
 from kvwise.planner.demand import Demand
 from kvwise.planner.flags import Flags, sglang, vllm
 from kvwise.planner.hardware import Hardware, Origin
 from kvwise.planner.oracle import Oracle, estimate_of
+from kvwise.planner.prefill import Prefill
 from kvwise.planner.sensitivity import KNOBS, others, swings
 from kvwise.planner.site import Decision, Site, Verdict
 from kvwise.planner.stack import Places, Stack, stack_of, toml
@@ -68,6 +70,7 @@ def told_of(plan: Plan) -> dict[str, Any]:
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(),
         "model": site.model.name,
+        "weights": {size: name for name, size in WEIGHT_BYTES.items()}[site.weight_bytes],
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
         "gpu": oracle.gpu.name,
@@ -152,7 +155,7 @@ def _sensitivity(plan: Plan) -> dict[str, Any]:
                 "becomes": {name: verdict.value for name, verdict in one.becomes.items()},
                 "net_usd_per_month": one.net_usd,
             }
-            for one in others(site, demand, decisions, plan.known, plan.oracle.gpu.name)
+            for one in others(site, demand, plan.known, plan.oracle.gpu.name)
         ],
     }
 
@@ -170,6 +173,9 @@ def _serve(stack: Stack | None) -> str | None:
         parts += ["--disk-size", str(disk["size"])]
         if disk["dwpd"]:
             parts.insert(0, f"KVWISE_DISK_DWPD={disk['dwpd']:g}")
+            amplified = f"KVWISE_DISK_WRITE_AMPLIFICATION={disk['write_amplification']:g}"
+            parts.insert(1, amplified)
+    parts += ["--socket", str(stack["serve"]["socket"])]
     return shlex.join(parts)
 
 
@@ -208,13 +214,15 @@ def _notes(plan: Plan) -> list[str]:
         notes.append("Do not offload: there is nothing to load again.")
     elif verdicts["hbm"] is Verdict.NO:
         notes.append("Nothing more was looked at: this engine does not start.")
-    elif Verdict.YES not in {verdicts["dram"], verdicts["nvme"]}:
+    elif {verdicts["dram"], verdicts["nvme"]} == {Verdict.NO}:
         notes.append("The engine's own cache is enough for these requests: you need no other.")
     if demand.engines > site.hosts:
         notes.append(
             f"Prefill alone needs {demand.engines:.1f} hosts: {site.hosts} cannot serve this trace "
             "without a cache."
         )
+    if isinstance(plan.oracle, Prefill) and plan.oracle.caution:
+        notes.append(f"{plan.oracle.caution}.")
     if site.model.state_bytes(site.kept):
         notes.append("The vLLM connector refuses models with recurrent states so far.")
     return notes

@@ -7,6 +7,7 @@ trace demands and what a host has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 
 from kvwise.planner import below
@@ -18,17 +19,49 @@ from kvwise.planner.site import HBM_SHARE, Decision, Site, Verdict, usd
 
 REUSE_MIN = 0.02
 
+OWN = "own_cache_in_turn"
+"""Requests in turn to engines with nothing below their GPUs: what there is without any plan."""
+
+WITH_MEMORY = "with_memory"
+"""Requests where their prefix is, to hosts with memory that does not pay as one cache."""
+
+PARTS = (0.25, 0.5, 1.0)
+"""Of the memory that each host might need, what is tried."""
+
 
 def routes(site: Site, demand: Demand, report: Report) -> Mapping[str, Routed]:
-    """What each way to send requests hits at this site; none where no router matters.
+    """What each way to send requests hits with the levels that are to be; none without a choice.
 
-    `report` hears what is being looked at.
+    Beside them stands what requests in turn hit without any of these levels, and where memory is
+    not to be, what it would bring to hosts that each hold their own. `report` hears what is being
+    looked at.
     """
-    decided = {one.boundary: one.verdict for one in decide(site, demand, {})}
-    if "dram" not in decided or site.hosts == 1:
+    verdicts = {one.boundary: one.verdict for one in decide(site, demand, {})}
+    if "dram" not in verdicts or site.hosts == 1:
         return {}
-    each = _all_tokens(site, decided["nvme"]) / site.hosts
-    return {name: demand.routed(name, site.hosts, each, report) for name in ROUTES}
+    taken = below.decided(site, demand, verdicts)
+    each = _all_tokens(taken) / site.hosts
+    own = site.device_tokens / site.hosts
+    found = {name: demand.routed(name, site.hosts, each, report) for name in ROUTES}
+    found[OWN] = demand.routed("round_robin", site.hosts, own, report)
+    missed_s = demand.saved_by(demand.reuse - found["kv_aware"].hit_ratio * demand.again)
+    if not taken.dram_bytes and missed_s >= GAIN_MIN * demand.compute_s:
+        found |= _with_memory(site, demand, report)
+    return found
+
+
+def _with_memory(site: Site, demand: Demand, report: Report) -> dict[str, Routed]:
+    """The size of memory in each host that saves most beyond its price, by cached prefixes."""
+    most = min(site.dram_bytes / site.token_bytes, demand.capacity_for(below.ENOUGH))
+    sizes = [part * most for part in PARTS if part * most > site.device_tokens / site.hosts]
+    tried = [demand.routed("kv_aware", site.hosts, size, report) for size in sizes]
+
+    def net_usd(one: Routed) -> float:
+        costs = site.prices.memory(site.hosts * one.tokens_per_host * site.token_bytes)
+        saved_s = demand.saved_by(one.hit_ratio * demand.again)
+        return site.worth(saved_s, demand)["saves_usd_per_month"] - costs
+
+    return {WITH_MEMORY: max(tried, key=net_usd)} if tried else {}
 
 
 def decide(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> list[Decision]:
@@ -39,25 +72,29 @@ def decide(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> list[Dec
     device = demand.saving(site.device_tokens)
     if not site.device_tokens:
         return [*found, _hbm(site, demand, device)]
-    memory = demand.saving(site.memory_tokens)
     found += [_quantise(site, demand, device), _hbm(site, demand, device)]
-    found.append(below.dram(site, demand, device, memory))
-    disk = below.nvme(site, demand, memory)
-    found.append(disk)
-    pooled = demand.saving(_all_tokens(site, disk.verdict))
+    memory = below.dram(site, demand, device)
+    if memory.verdict is Verdict.NO and WITH_MEMORY in routed:
+        with_memory = routed[WITH_MEMORY]
+        memory = below.apart(site, demand, memory, routed["kv_aware"], with_memory)
+    taken = below.decided(site, demand, {"dram": memory.verdict})
+    behind = replace(taken, drives=site.drives)
+    disk = below.nvme(behind, demand, demand.saving(taken.memory_tokens))
+    found += [memory, disk]
+    whole = below.decided(site, demand, {"dram": memory.verdict, "nvme": disk.verdict})
+    pooled = demand.saving(_all_tokens(whole))
     alone = site.hosts == 1
     if alone or routed:
         found.append(_alone_shared() if alone else _shared(site, demand, pooled, routed))
-    found.append(below.compression(site, demand, disk))
+    found.append(below.compression(behind, demand, disk))
     if alone or routed:
         found.append(_alone_router() if alone else _router(site, demand, pooled, routed))
     return found
 
 
-def _all_tokens(site: Site, disk: Verdict) -> float:
-    """Tokens that all levels together hold."""
-    drives = site.disk_bytes / site.token_bytes if disk is Verdict.YES else 0.0
-    return site.memory_tokens + drives
+def _all_tokens(site: Site) -> float:
+    """Tokens that all levels of a site together hold."""
+    return site.memory_tokens + site.disk_bytes / site.token_bytes
 
 
 def _reuse(site: Site, demand: Demand) -> Decision:
@@ -121,9 +158,10 @@ def _hbm(site: Site, demand: Demand, device: Saving) -> Decision:
         least = ceil(site.model.weights * site.weight_bytes / (HBM_SHARE * site.hbm_bytes))
         why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more"
         return Decision("hbm", Verdict.NO, why, numbers, "estimate")
+    as_one = ", all hosts as one cache" if site.hosts > 1 else ""
     why = (
         f"{site.device_tokens / 1e6:.2f} M tokens fit beside the weights and hit "
-        f"{device.share:.0%} of what could be hit"
+        f"{device.share:.0%} of what could be hit{as_one}"
     )
     return Decision("hbm", Verdict.HAVE, why, numbers, "estimate")
 
@@ -139,7 +177,7 @@ def _alone_shared() -> Decision:
 
 def _router(site: Site, demand: Demand, pooled: Saving, routed: Mapping[str, Routed]) -> Decision:
     """Whether it matters which host a request is sent to, when each has a cache of its own."""
-    ratios = {name: one.hit_ratio * demand.again for name, one in routed.items()}
+    ratios = {name: routed[name].hit_ratio * demand.again for name in (*ROUTES, OWN)}
     best = ratios["kv_aware"]
     saved_s = demand.saved_by(best) - demand.saved_by(ratios["round_robin"])
     gain = saved_s / demand.compute_s

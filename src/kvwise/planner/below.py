@@ -5,9 +5,12 @@ It decides each for itself; their order is that of `planner.advise`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 
 from kvwise.planner.demand import Demand, Saving
+from kvwise.planner.routing import Routed
 from kvwise.planner.shapes import Precision
 from kvwise.planner.site import LIFE_YEARS, WORN, Decision, Site, Verdict, size_text, usd
 
@@ -24,51 +27,118 @@ CODEC_RATIO = 1.33
 CODEC_GB_PER_S = 6.0
 """What a thread decodes, and what KV in BF16 shrinks by, as measured with `kvwise bench codec`."""
 
+STAGING_BYTES = 5e9
+"""Memory that a daemon takes to reach its drives at all, on each host."""
 
-def dram(site: Site, demand: Demand, device: Saving, memory: Saving) -> Decision:
-    """Whether the host's memory adds enough; priced is no more than has 90 % of all hits."""
-    enough = demand.capacity_for(ENOUGH)
+
+def priced(site: Site, demand: Demand) -> Site:
+    """The same with no more memory than has 90 % of all hits, in whole GB for each host."""
+    enough_gb = ceil(demand.capacity_for(ENOUGH) * site.token_bytes / site.hosts / 1e9)
+    return replace(site, dram_bytes=min(site.dram_bytes, enough_gb * 1e9))
+
+
+def decided(site: Site, demand: Demand, verdicts: Mapping[str, Verdict]) -> Site:
+    """The same with the memory and the drives that are to be, and no others."""
+    drives = site.drives if verdicts.get("nvme") is Verdict.YES else 0
+    if verdicts.get("dram") is Verdict.YES:
+        return replace(priced(site, demand), drives=drives)
+    return replace(site, dram_bytes=STAGING_BYTES if drives else 0.0, drives=drives)
+
+
+def dram(site: Site, demand: Demand, device: Saving) -> Decision:
+    """Whether the host's memory adds enough. Size, gain and price are those of what is priced."""
+    given, site = site, priced(site, demand)
+    memory = demand.saving(site.memory_tokens)
+    enough_bytes = demand.capacity_for(ENOUGH) * site.token_bytes
     gain = (memory.saved_s - device.saved_s) / demand.compute_s
     speedup = site.speedup(demand, memory, site.dram, 1)
-    needed = min(memory.capacity_tokens, enough)
-    kept = demand.saving(max(site.device_tokens, needed))
-    money = site.worth(kept.saved_s - device.saved_s, demand)
-    bought = min(site.memory_bytes, needed * site.token_bytes)
-    money["costs_usd_per_month"] = site.prices.memory(bought)
+    money = site.worth(memory.saved_s - device.saved_s, demand)
+    money["costs_usd_per_month"] = site.prices.memory(site.memory_bytes)
     numbers = {
         "bytes": site.memory_bytes,
+        "bytes_given": given.memory_bytes,
         "hit_ratio": memory.hit_ratio,
         "share_of_hits": memory.share,
         "of_computing": gain,
         "speedup": speedup,
-        "tokens_for_90_percent_of_hits": float(enough),
-        "bytes_for_90_percent_of_hits": enough * site.token_bytes,
-        "bytes_priced": bought,
+        "tokens_for_90_percent_of_hits": float(demand.capacity_for(ENOUGH)),
+        "bytes_for_90_percent_of_hits": enough_bytes,
         **money,
     }
     size = f"{size_text(site.memory_bytes)} over all hosts"
-    if memory.capacity_tokens <= site.device_tokens:
-        held = size_text(site.device_tokens * site.token_bytes)
-        why = f"{size} are no more than the GPUs hold, {held}: give more, or none"
+    if why := _needless(given, device):
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     if gain < GAIN_MIN or speedup < MARGIN:
-        slow = speedup < MARGIN
+        slow = gain >= GAIN_MIN
         what = "loading is no quicker than computing" if slow else f"{size} save {gain:.1%} more"
-        return Decision("dram", Verdict.NO, f"{what} of computing", numbers, "estimate")
+        why = what if slow else f"{what} of computing"
+        return Decision("dram", Verdict.NO, why, numbers, "estimate")
     paid = _paid(money)
     if money["saves_usd_per_month"] < money["costs_usd_per_month"]:
         why = f"{size} save {gain:.0%} of computing, which is less than they cost: {paid}"
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
+    most = f"90 % of all hits take {size_text(enough_bytes)}"
+    if memory.share >= ENOUGH:
+        most = f"that has {memory.share:.0%} of all hits"
     why = (
         f"{size} save {gain:.0%} of computing, with hits there {speedup:.0f} times as soon; "
-        f"90 % of all hits take {size_text(enough * site.token_bytes)}; {paid}"
+        f"{most}; {paid}"
     )
     return Decision("dram", Verdict.YES, why, numbers, "estimate")
 
 
+def _needless(site: Site, device: Saving) -> str:
+    """Why memory of any price adds nothing; empty where it may."""
+    if not site.dram_bytes:
+        return "no memory is given"
+    if site.memory_tokens <= site.device_tokens:
+        held = size_text(site.device_tokens * site.token_bytes)
+        size = size_text(site.memory_bytes)
+        return f"{size} over all hosts are no more than the GPUs hold, {held}: give more, or none"
+    if device.share >= ENOUGH:
+        return f"the GPUs have {device.share:.0%} of all hits already"
+    return ""
+
+
+def apart(
+    site: Site, demand: Demand, pooled: Decision, without: Routed, with_memory: Routed
+) -> Decision:
+    """Memory that as one cache does not pay, where hosts that each hold their own do need it."""
+    gained_ratio = (with_memory.hit_ratio - without.hit_ratio) * demand.again
+    each_bytes = with_memory.tokens_per_host * site.token_bytes
+    saved_s = demand.saved_by(gained_ratio)
+    money = site.worth(saved_s, demand)
+    money["costs_usd_per_month"] = site.prices.memory(site.hosts * each_bytes)
+    saving = demand.saving(site.hosts * with_memory.tokens_per_host)
+    speedup = site.speedup(demand, saving, site.dram, 1)
+    gain = saved_s / demand.compute_s
+    is_dear = money["saves_usd_per_month"] < money["costs_usd_per_month"]
+    if gain < GAIN_MIN or speedup < MARGIN or is_dear:
+        return pooled
+    numbers = {
+        **pooled.numbers,
+        "bytes": site.hosts * each_bytes,
+        "of_computing": gain,
+        "speedup": speedup,
+        "hit_ratio_routed_to_gpus": without.hit_ratio * demand.again,
+        "hit_ratio_routed_to_memory": with_memory.hit_ratio * demand.again,
+        **money,
+    }
+    why = (
+        f"no as one cache of all hosts: {pooled.why}; but of caches of their own a router gets "
+        f"{without.hit_ratio * demand.again:.0%} of all blocks, and with {size_text(each_bytes)} "
+        f"in each {with_memory.hit_ratio * demand.again:.0%}: {gain:.0%} of computing, "
+        f"{_paid(money)}"
+    )
+    return Decision("dram", Verdict.MAYBE, why, numbers, "estimate")
+
+
 def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
-    """Whether drives pay: memory is full, loading is quicker, and what their rating leaves pays."""
-    if not site.drives:
+    """Whether drives pay: memory is full, loading is quicker, and what their rating leaves pays.
+
+    The site has the memory that is to be; `memory` is what that and the GPUs hit.
+    """
+    if not site.disk_bytes:
         return Decision("nvme", Verdict.NO, "no drives are given", {}, "trace")
     disk = demand.saving(memory.capacity_tokens + site.disk_bytes / site.token_bytes)
     saved_s = disk.saved_s - memory.saved_s
@@ -78,6 +148,8 @@ def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
     left = _left(site, demand, memory, disk)
     money = site.worth(saved_s * left["within_rating"], demand)
     money["costs_usd_per_month"] = site.prices.drives(site.disk_bytes)
+    if not site.dram_bytes:
+        money["costs_usd_per_month"] += site.prices.memory(site.hosts * STAGING_BYTES)
     numbers = {
         "drives_per_host": float(site.drives),
         "bytes": site.disk_bytes,
@@ -92,7 +164,7 @@ def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
     mark = site.drive.origin.mark
     if memory.share >= ENOUGH or gain < GAIN_MIN:
         why = (
-            f"memory has {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
+            f"{_above(site)} {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
             "computing more"
         )
         return Decision("nvme", Verdict.NO, why, numbers, "estimate")
@@ -109,6 +181,11 @@ def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         f"times as soon; {_limited(numbers)}{_paid(money)}"
     )
     return Decision("nvme", verdict, why, numbers, mark)
+
+
+def _above(site: Site) -> str:
+    """Who has hits before drives do."""
+    return "memory has" if site.dram_bytes else "the GPUs have"
 
 
 def _left(site: Site, demand: Demand, memory: Saving, disk: Saving) -> dict[str, float]:
@@ -185,7 +262,7 @@ def compression(site: Site, demand: Demand, disk: Decision) -> Decision:
     if site.kept.kv is not Precision.BF16:
         why = f"KV in {site.kept.kv.name} hardly shrinks any more"
         return Decision("compression", Verdict.NO, why, {}, "trace")
-    before_tokens = (site.memory_bytes + site.disk_bytes) / site.token_bytes
+    before_tokens = site.memory_tokens + site.disk_bytes / site.token_bytes
     more_tokens = site.disk_bytes * (CODEC_RATIO - 1) / site.token_bytes
     more_s = (
         demand.saving(before_tokens + more_tokens).saved_s - demand.saving(before_tokens).saved_s

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kvwise.planner.advise import OWN
 from kvwise.planner.demand import Demand
 from kvwise.planner.prices import MONTH_S
 from kvwise.planner.site import Decision, Site, Verdict
 
 BOUGHT = ("dram", "nvme")
 """Levels that are bought, and whose gains add up."""
+
+OWN_RATIO = f"hit_ratio_{OWN}"
 
 
 def chosen(decisions: Sequence[Decision]) -> tuple[str, ...]:
@@ -33,13 +36,17 @@ def net_usd(decisions: Sequence[Decision], levels: Iterable[str]) -> float:
 
 
 def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str, float]:
-    """Prompts without a cache, with the engines' own, and with the levels that are to be."""
+    """Prompts without a cache, with the engines' own, and with the levels that are to be.
+
+    Where requests were routed, hits are those of hosts that each hold their own: the engines' own
+    with requests in turn, the levels with the router if it is to be. Else all hosts are one cache.
+    """
     numbers: Mapping[str, dict[str, float]] = {one.boundary: one.numbers for one in decisions}
     without = site.prices.engines(demand.engines, site.gpus)
-    own = without - numbers.get("hbm", {}).get("saves_usd_per_month", 0.0)
     levels = chosen(decisions)
     costs = sum(numbers[level]["costs_usd_per_month"] for level in levels)
-    whole = own - net_usd(decisions, levels)
+    own_saves, whole_saves = _saves(site, demand, decisions)
+    own, whole = without - own_saves, without - whole_saves + costs
     tokens = demand.millions_per_s * MONTH_S
     return {
         "million_tokens_per_month": tokens,
@@ -51,3 +58,23 @@ def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str,
         "own_cache_usd_per_million_tokens": own / tokens,
         "with_levels_usd_per_million_tokens": whole / tokens,
     }
+
+
+def _saves(site: Site, demand: Demand, decisions: Sequence[Decision]) -> tuple[float, float]:
+    """USD a month that the engines' own caches save, and what all that is to be saves."""
+    found = {one.boundary: one for one in decisions}
+    levels = chosen(decisions)
+    router = found.get("router")
+    if router is None or OWN_RATIO not in router.numbers:
+        own = found["hbm"].numbers.get("saves_usd_per_month", 0.0) if "hbm" in found else 0.0
+        return own, own + sum(found[level].numbers["saves_usd_per_month"] for level in levels)
+    way = "kv_aware" if router.verdict is Verdict.YES else "round_robin"
+    own_s, whole_s = (
+        demand.saved_by(router.numbers[name]) for name in (OWN_RATIO, f"hit_ratio_{way}")
+    )
+    if "nvme" in levels:
+        drives = found["nvme"].numbers
+        unwritten = drives["of_computing"] - drives["of_computing_within_rating"]
+        whole_s -= unwritten * demand.compute_s
+    own, whole = (site.worth(one, demand)["saves_usd_per_month"] for one in (own_s, whole_s))
+    return own, whole

@@ -7,7 +7,7 @@ fifteen times too large. What each family's fields mean is said at its reader.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ def model_of(name: str, values: object) -> Model:
         hidden=fields.number("hidden_size"),
         context_tokens=fields.number("max_position_embeddings", 0),
         declared=_declared(values, inner),
+        weights_kept=_weights_kept(values, inner),
         work=work,
         why_no_work=why_no_work,
         weights=_weights(family, fields, layers),
@@ -117,6 +118,44 @@ def _declared(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> Precision |
         if isinstance(said, str) and said.upper() in Precision.__members__:
             return Precision[said.upper()]
     return None
+
+
+def _weights_kept(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> Precision | None:
+    """The precision that a configuration says weights are kept in, the widest if there are several.
+
+    Some name it, others give bits; of 8 bits FP8 stands for all, of 4 NVFP4. None where it says
+    nothing, or nothing that is known.
+    """
+    for values in (outer, inner):
+        quantised = values.get("quantization_config")
+        if not isinstance(quantised, dict):
+            continue
+        named = " ".join(_named(quantised)).upper()
+        bits = set(_bits(quantised))
+        if "FP8" in named or 8 in bits or quantised.get("load_in_8bit"):
+            return Precision.FP8
+        if "FP4" in named or 4 in bits or quantised.get("load_in_4bit"):
+            return Precision.NVFP4
+    return None
+
+
+def _named(quantised: Mapping[str, Any]) -> Iterator[str]:
+    """What a quantisation calls itself, for all layers and for some."""
+    layers = quantised.get("quantized_layers")
+    found = list(layers.values()) if isinstance(layers, dict) else []
+    for one in (quantised, *found):
+        if isinstance(one, dict):
+            yield from (str(one.get(field, "")) for field in ("quant_method", "quant_algo"))
+
+
+def _bits(quantised: Mapping[str, Any]) -> Iterator[object]:
+    """How many bits weights have, for all layers and for groups of them."""
+    yield quantised.get("bits")
+    groups = quantised.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict):
+            yield weights.get("num_bits")
 
 
 # --- what several families have in common ---

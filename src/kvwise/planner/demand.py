@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from kvwise.errors import ConfigError
 from kvwise.planner.oracle import Oracle
 from kvwise.planner.routing import Report, Routed, route
 from kvwise.planner.spill import Spill, spill
@@ -21,6 +22,9 @@ from kvwise.units import NS_PER_S
 
 KNOTS = 96
 """Lengths at which computing is estimated; those in between are read off."""
+
+SPAN_S_MIN = 1.0
+"""No rate can be told of requests that come within less."""
 
 DAY_S = 86_400.0
 Seconds = NDArray[np.float64]
@@ -67,7 +71,11 @@ class Demand:
     """A trace on one kind of engine."""
 
     def __init__(self, trace: Trace, reuse: Reuse, oracle: Oracle) -> None:
-        """Nothing is assumed of how many engines there are: seconds are those of one."""
+        """Nothing is assumed of how many engines there are: seconds are those of one.
+
+        Raises:
+            ConfigError: requests come all at once, so that there are no rates.
+        """
         self._trace = trace
         self._reuse = reuse
         self.slower = self.again = 1.0
@@ -79,7 +87,8 @@ class Demand:
         self._lengths = np.unique(np.geomspace(1.0, longest, KNOTS).round())
         self._seconds = np.array([oracle.seconds(int(count)) for count in self._lengths])
         first, last = trace.requests[0].arrival_ns, trace.requests[-1].arrival_ns
-        self.span_s = max((last - first) / NS_PER_S, 1.0)
+        self.span_s = (last - first) / NS_PER_S
+        _require_span(self.span_s, len(trace.requests))
         self.compute_s = float(self.computing(self._tokens).sum())
 
     def scaled(self, *, slower: float = 1.0, again: float = 1.0) -> Demand:
@@ -217,7 +226,8 @@ class Demand:
 
     def routed(self, name: str, hosts: int, tokens_per_host: float, report: Report) -> Routed:
         """What hosts with caches of their own hit, by a way to send requests to them."""
-        return route(self._trace, name, hosts, self._blocks(tokens_per_host), report)
+        found = route(self._trace, name, hosts, self._blocks(tokens_per_host), report)
+        return replace(found, tokens_per_host=tokens_per_host)
 
     def hit_tokens_per_s(self, saving: Saving) -> float:
         """Tokens that hits of a cache are, each second of the trace."""
@@ -234,3 +244,13 @@ class Demand:
         if found is None:
             found = self._capacities[share] = self._reuse.capacity_for(share)
         return found * self._trace.block_tokens
+
+
+def _require_span(span_s: float, requests: int) -> None:
+    """Refuse requests from whose times no rate can be told."""
+    if span_s < SPAN_S_MIN:
+        raise ConfigError(
+            f"the times of this trace span {span_s:.3g} s over {requests:,} requests: there are no "
+            "rates to plan for; hint: a trace with arrival times, of an hour or more; "
+            "'kvwise trace info' tells of its reuse without them"
+        )

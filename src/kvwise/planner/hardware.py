@@ -6,8 +6,9 @@ It measures nothing and looks nothing up.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from datetime import date, timedelta
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -122,24 +123,34 @@ class Hardware:
         return found
 
 
-def read_hardware(path: Path | None = None) -> Hardware:
+def read_hardware(path: Path | None = None, today: date | None = None) -> Hardware:
     """What kvwise comes with, with the entries of a file of one's own instead of or beside it.
+
+    Where it is told which day it is, nothing may have been looked up later.
 
     Raises:
         ConfigError: the file cannot be read, or an entry is wrong; the message names it.
     """
     text = resources.files("kvwise.planner").joinpath("hardware.toml").read_text("utf-8")
-    sources = {"hardware.toml": tomllib.loads(text)}
+    sources = [("hardware.toml", tomllib.loads(text))]
     if path is not None:
-        sources[str(path)] = _own(path)
+        sources.append((str(path), _own(path)))
     gpus: dict[str, Gpu] = {}
     tiers: dict[str, TierPart] = {}
     prices: dict[str, Price] = {}
-    for where, values in sources.items():
+    for is_own, (where, values) in enumerate(sources):
         _check(where, values)
         gpus |= _entries(where, "gpu", Gpu, values)
         tiers |= _entries(where, "tier", TierPart, values)
-        prices |= _entries(where, "price", Price, values)
+        own = _entries(where, "price", Price, values)
+        if is_own:
+            for one in own.values():
+                _check_price(where, one, prices, {"gpu-hour": gpus, "drive-tb": tiers})
+        prices |= own
+    if today is not None:
+        parts: list[Gpu | TierPart | Price] = [*gpus.values(), *tiers.values(), *prices.values()]
+        for part in parts:
+            _check_day(part, today)
     return Hardware(gpus, tiers, prices)
 
 
@@ -177,6 +188,7 @@ def _entries(where: str, kind: str, make: type[Part], values: dict[str, Any]) ->
 def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
     """One entry, checked."""
     told = [entry.pop(field, "") for field in ("as_of", "source", "mark")]
+    _check_date(at, str(told[0]))
     origin = Origin(str(told[0]), str(told[1]), str(told[2]) or "assumed")
     if origin.mark not in MARKS:
         raise ConfigError(f"{at}: mark {origin.mark!r} is none of {', '.join(MARKS)}")
@@ -192,6 +204,43 @@ def _entry(at: str, make: type[Part], name: str, entry: dict[str, Any]) -> Part:
     if missing:
         raise ConfigError(f"{at}: {', '.join(missing)} must be given")
     return make(name=name, origin=origin, **entry)
+
+
+def _check_date(at: str, said: str) -> None:
+    """Refuse a date that is none."""
+    try:
+        date.fromisoformat(said or "2026-11-30")
+    except ValueError as error:
+        raise ConfigError(f"{at}: as_of {said!r:.40} is no date; hint: 2026-11-30") from error
+
+
+def _check_day(part: Gpu | TierPart | Price, today: date) -> None:
+    """Refuse what is said to have been looked up on a day that is still to come everywhere."""
+    said = part.origin.as_of
+    if said and date.fromisoformat(said) > today + timedelta(days=1):
+        raise ConfigError(
+            f"{part.name}: as_of {said} is still to come; hint: the day it was looked up"
+        )
+
+
+def _check_price(
+    where: str, price: Price, known: Mapping[str, Price], parts: Mapping[str, Collection[str]]
+) -> None:
+    """Refuse a price that no plan asks for, or in another unit than plans reckon in."""
+    kind = next((one for one in parts if price.name.startswith(f"{one}-")), price.name)
+    names = {one for one in known if one in parts or not one.startswith(tuple(parts))}
+    names |= {f"{one}-{name}" for one, found in parts.items() for name in found}
+    if price.name not in names:
+        near = get_close_matches(price.name, names, n=3) or sorted(names & set(known))
+        raise ConfigError(
+            f"{where}: there is no price.{price.name}; hint: there is {', '.join(near)}"
+        )
+    unit = known[kind].unit
+    if price.unit.strip().lower() != unit.lower():
+        raise ConfigError(
+            f"{where}: price.{price.name}: unit {price.unit!r:.60} is not what plans reckon in; "
+            f'hint: convert the amount, and write unit = "{unit}"'
+        )
 
 
 def _fits(value: object, field: Field[Any], least: float) -> bool:

@@ -52,6 +52,18 @@ class Prefill:
             )
         require_growing_kv(self.model)
 
+    @property
+    def caution(self) -> str:
+        """What a reader must know of how its GPUs exchange; empty for one, or where it is said."""
+        if self.ranks == 1 or self.gpu.scale_up_gb_per_s:
+            return ""
+        return (
+            f"Computing assumes that {self.gpu.name} exchange over their link to the host, "
+            f"{self.gpu.host_link_gb_per_s:g} GB/s: nothing is said of a faster one. If they have "
+            "one, prefill is quicker and a cache is worth less; hint: scale_up_gb_per_s in "
+            "--hardware"
+        )
+
     def seconds(self, tokens: int) -> float:
         """Estimated seconds to compute a prompt of so many tokens, alone."""
         work, layers = self.model.work, self.model.layers

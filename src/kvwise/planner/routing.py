@@ -65,10 +65,12 @@ class Routed:
     Attributes:
         hit_ratio: hit blocks over all input blocks.
         imbalance: blocks computed by the busiest host over those of the mean.
+        tokens_per_host: what each holds.
     """
 
     hit_ratio: float
     imbalance: float
+    tokens_per_host: float = 0.0
 
 
 class Fleet:

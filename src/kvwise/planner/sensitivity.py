@@ -184,13 +184,14 @@ def with_changes(
     """Decisions with the inputs that would change each, the least change first."""
     found: dict[str, list[Change]] = {one.boundary: [] for one in decisions}
     before, base = _verdicts(decisions), _Base(site, demand, routed)
+    as_one = _verdicts(decide(site, demand, {}))
     for knob in KNOBS:
         if not knob.value(site, demand):
             continue
         watched = {
             name: verdict
             for name, verdict in before.items()
-            if knob.keeps_room or name not in ROUTED
+            if knob.keeps_room or as_one.get(name) is verdict
         }
         for direction in (-1, 1):
             for boundary, change in _turned(knob, base, watched, direction).items():
@@ -251,11 +252,9 @@ def swings(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[Sw
     return sorted(found, key=lambda one: -abs(one.high_usd - one.low_usd))
 
 
-def others(
-    site: Site, demand: Demand, decisions: Sequence[Decision], known: Hardware, gpu: str
-) -> list[Other]:
-    """What other hardware and other precisions would make of the plan."""
-    base = _verdicts(decisions)
+def others(site: Site, demand: Demand, known: Hardware, gpu: str) -> list[Other]:
+    """What other hardware and other precisions would make of the plan, hosts as one cache."""
+    base = _verdicts(decide(site, demand, {}))
     found = []
     for name, case in _cases(site, known, gpu).items():
         changed = decide(case, demand, {})

@@ -171,6 +171,7 @@ class Model:
         why_no_work: why it is not known.
         weights: of the whole model, embeddings and all experts included; 0 where not known.
         has_experts: whether tokens are sent to some of many experts.
+        weights_kept: the precision that its configuration says weights are kept in, if it does.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Model:
     why_no_work: str = ""
     weights: int = 0
     has_experts: bool = False
+    weights_kept: Precision | None = None
 
     def __hash__(self) -> int:
         """Cheap, so that what is computed of a model can be remembered; equal ones agree."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from kvwise import config
-from kvwise.planner.below import ENOUGH
+from kvwise.planner.below import decided
 from kvwise.planner.demand import Demand
-from kvwise.planner.site import WORN, Decision, Site, Verdict
+from kvwise.planner.site import WORN, Decision, Site
 
 FILLED = 0.95
 """Of drives, what a cache may take: filesystems need some, and full ones are slow."""
@@ -54,12 +54,12 @@ def stack_of(
         ConfigError: a daemon would refuse it.
     """
     verdicts = {one.boundary: one.verdict for one in decisions}
-    if verdicts.get("dram") is not Verdict.YES:
+    site = decided(site, demand, verdicts)
+    if not site.dram_bytes:
         return None
-    enough = demand.capacity_for(ENOUGH) * site.token_bytes / site.hosts
-    memory_gb = ceil(min(site.dram_bytes, enough) / 1e9)
+    memory_gb = ceil(site.dram_bytes / 1e9)
     stack: Stack = {"dram": {"size": f"{memory_gb}GB"}}
-    if verdicts["nvme"] is Verdict.YES:
+    if site.drives:
         cap_gb = floor(FILLED * site.drives * site.drive_bytes / 1e9)
         stack["disk"] = {
             "paths": places.directories(site.drives),

@@ -175,9 +175,8 @@ def candidates(
     the GPUs do.
     """
     kinds = [("", 0)]
-    kinds += [
-        (name, count) for name in DRIVE_KINDS if name in known.tiers for count in DRIVES if count
-    ]
+    sized = [count for count in DRIVES if count and base.drive_bytes]
+    kinds += [(name, count) for name in DRIVE_KINDS if name in known.tiers for count in sized]
     parts = product(HBM_SHARES, DTYPES, ranks, DRAM_PARTS, kinds)
     for share, kept, tensor, part, (drive, count) in parts:
         hosts = base.hosts * base.gpus // tensor

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,14 @@ def test_a_good_row_is_accepted(tmp_path: Path) -> None:
     trace = load(written(tmp_path, GOOD))
 
     assert msgspec.structs.asdict(trace.requests[0])["input_tokens"] == 3
+
+
+def test_a_file_that_is_given_twice(tmp_path: Path) -> None:
+    """By whatever name, and beside its folder: it would be twice the requests."""
+    path, link = tmp_path / "t.jsonl", tmp_path / "link"
+    shutil.copy(SAMPLE["mooncake"], path)
+    link.symlink_to(path)
+
+    for again in (path, tmp_path / "." / ".." / tmp_path.name / "t.jsonl", link, tmp_path):
+        with pytest.raises(TraceError, match=r"is given twice, also as .*; hint: name each file"):
+            load(path, again)

@@ -54,7 +54,7 @@ def read(paths: Sequence[Path], options: Options, report: Report) -> Trace:
     Raises:
         TraceError: they cannot be read or are no trace; the message says where and why.
     """
-    sources = [Source(path) for path in _files(paths)]
+    sources = [Source(path) for path in _once(_files(paths))]
     name = options.format or _common_format(sources)
     assembly = Assembly(options, report)
     try:
@@ -81,6 +81,20 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             wanted = ", ".join(sorted(SUFFIXES))
             raise TraceError(f"no file in {path} is called {wanted}, with or without .gz")
         yield from found
+
+
+def _once(paths: Iterator[Path]) -> Iterator[Path]:
+    """The same files, if none of them is there twice: that would be twice the requests."""
+    seen = dict[Path, Path]()
+    for path in paths:
+        real = path.resolve()
+        if real in seen:
+            raise TraceError(
+                f"{path} is given twice, also as {seen[real]}; hint: name each file once, and not "
+                "beside its folder"
+            )
+        seen[real] = path
+        yield path
 
 
 def _common_format(sources: Sequence[Source]) -> str:
