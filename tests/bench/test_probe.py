@@ -288,3 +288,8 @@ def test_drives_of_unknown_rating_are_not_called_free(tmp_path: Path) -> None:
 
     assert "# dwpd = 1  # drive writes a day: nobody can measure it" in text
     assert "\ndwpd" not in text
+
+
+def test_cells_have_names() -> None:
+    """A cell is told as a person would say it."""
+    assert Cell("read", 2 * MIB, 4).text == "read, 2.0 MiB blocks, depth 4"

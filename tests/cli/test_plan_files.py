@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvwise import config as configuration
-from tests.cli.test_plan import ran
+from tests.cli.test_plan import cheap, ran
 from tests.sim.trace.support import SAMPLE
 from tests.tiers.mounts import mounted
+
+__all__ = ["cheap"]
 
 ASKED = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--hosts", "1")
 PAYS = ("--dram", "40GB", "--drives", "0")
@@ -55,9 +58,9 @@ def test_what_is_read_is_never_written_over(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--html", "there"], "there is there already; hint: add --force"),
-        (["--stack", "there"], "there is there already; hint: add --force"),
-        (["--out", "full"], "plan.html is there already; hint: add --force"),
+        (["--html", "there"], "there is there already hint: add --force"),
+        (["--stack", "there"], "there is there already hint: add --force"),
+        (["--out", "full"], "plan.html is there already hint: add --force"),
         (["--html", "pipe", "--force"], "pipe is no regular file"),
         (["--html", "a", "--stack", "a"], "--html and --stack both write a"),
         (["--out", "full", "--stack", "full/stack.toml", "--force"], "both write"),
@@ -87,9 +90,8 @@ def test_files_that_cannot_be_written_are_refused_first(
     assert said in err.replace("\n", " ")
     assert Path("there").read_text() == Path("full/plan.html").read_text() == "mine"
     assert Path("pipe").is_fifo()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("full", "none.jsonl", "pipe", "there")
-    ]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"full", "none.jsonl", "pipe", "there"}
 
 
 def test_nothing_of_an_older_plan_stays(
@@ -117,19 +119,28 @@ def test_nothing_of_an_older_plan_stays(
 
 @pytest.mark.parametrize("name", ['a\n[write]\nper_day = "1GiB"\n#.jsonl', "bad\udcff.jsonl"])
 def test_a_name_stays_a_name(
-    name: str, often: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    often: Path,
+    cheap: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What a file or a directory is called sets nothing, and what is no text is written as it is."""
     trace, out = often.rename(tmp_path / name), tmp_path / "out"
-    drive = tmp_path / 'd\n[write]\nper_day = "2GiB"'
-    asked = (*ASKED, "--dram", "40GB", "--drives", "1", "--disk", drive, "--trace", trace)
-    code, _, err = ran(capsys, *asked, "--socket", tmp_path / "s\n[x]", "--out", out)
+    drive, socket = tmp_path / 'd\n[write]\nper_day = "2GiB"', "/run/s\n[x]"
+    asked: list[str | Path]
+    asked = [*ASKED, "--trace", trace, "--hardware", cheap, "--dram", "40GB", "--drives", "1"]
+    asked += ["--drive-size", "4TB", "--disk", drive, "--socket", socket, "--out", out]
+    monkeypatch.setattr(sys, "argv", ["kvwise", *map(str, asked)])
+    code, _, _ = ran(capsys, *asked)
 
-    assert (code, err) == (0, "")
+    assert code == 0
     assert len(list(out.iterdir())) == 5
     read = configuration.load(out / "stack.toml", environ={})
     assert read.write.per_day == 0
-    assert read.serve.socket == str(tmp_path / "s\n[x]")
+    assert read.serve.socket == socket
+    assert read.disk.paths == (str(drive),)
 
 
 def test_a_page_that_finds_no_room_is_not_there(
