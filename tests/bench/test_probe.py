@@ -18,6 +18,7 @@ from kvwise.bench.probe.hardware_file import drive_names, entries
 from kvwise.bench.probe.limits import Allowance, Timetable, figure, rounds
 from kvwise.bench.probe.links import measure_loopback
 from kvwise.bench.rows import Rows
+from kvwise.bench.targets import write_whole
 from kvwise.errors import ConfigError
 from kvwise.host import Host, number_list
 from kvwise.planner.hardware import read_hardware
@@ -269,7 +270,7 @@ def measured(folder: str) -> Rows:
 def test_the_planner_reads_the_file(tmp_path: Path, folder: str) -> None:
     """Entries are measured tiers and GPUs of the planner, whatever a folder is called."""
     path = tmp_path / "host.toml"
-    write(path, entries(measured(folder), date(2026, 11, 30), dwpd=0.5))
+    write_whole({path: entries(measured(folder), date(2026, 11, 30), dwpd=0.5)})
 
     known = read_hardware(path)
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvwise import config as configuration
-from tests.cli.test_plan import cheap, ran
+from tests.cli.test_plan import ran
 from tests.sim.trace.support import SAMPLE
 from tests.tiers.mounts import mounted
-
-__all__ = ["cheap"]
 
 ASKED = ("plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--hosts", "1")
 PAYS = ("--dram", "40GB", "--drives", "0")
@@ -45,8 +43,8 @@ def test_what_is_read_is_never_written_over(
     mine, trace = tmp_path / "plan.json", tmp_path / "t.jsonl"
     for path in (mine, trace):
         path.write_text("mine")
-    options = {"--model": "qwen3-8b", "--trace": trace} | {read: mine}
-    words = [word for pair in options.items() for word in pair]
+    options: dict[str, str | Path] = {"--model": "qwen3-8b", "--trace": trace, read: mine}
+    words: list[str | Path] = [word for pair in options.items() for word in pair]
     aim = tmp_path if option == "--out" else mine
     code, _, err = ran(capsys, "plan", "--gpu", "l40s", *words, option, aim, "--force")
 
@@ -121,13 +119,14 @@ def test_nothing_of_an_older_plan_stays(
 def test_a_name_stays_a_name(
     name: str,
     often: Path,
-    cheap: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What a file or a directory is called sets nothing, and what is no text is written as it is."""
+    """What a file or a directory is called sets nothing, and need not be text."""
     trace, out = often.rename(tmp_path / name), tmp_path / "out"
+    cheap = tmp_path / "cheap.toml"
+    cheap.write_text('[price.drive-tb]\namount = 50\nunit = "USD to buy a TB"\n')
     drive, socket = tmp_path / 'd\n[write]\nper_day = "2GiB"', "/run/s\n[x]"
     asked: list[str | Path]
     asked = [*ASKED, "--trace", trace, "--hardware", cheap, "--dram", "40GB", "--drives", "1"]

@@ -24,6 +24,7 @@ def require_targets(
     """Refuse files that would be lost, or could not be written, before anything else is done.
 
     Args:
+        targets: what is to be written.
         inputs: what is read; no target may be one of these, nor a file in such a folder.
         may_replace: whether other files may be written over.
 
@@ -34,7 +35,9 @@ def require_targets(
     named: dict[Path, str] = {}
     for option, path in targets:
         if any(path.exists() and path.samefile(one) for one in read):
-            raise ConfigError(f"{option} would write over {path}, which is read; hint: name another")
+            raise ConfigError(
+                f"{option} would write over {path}, which is read; hint: name another"
+            )
         where = path.resolve()
         if where in named:
             raise ConfigError(f"{named[where]} and {option} both write {path}; hint: name another")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 from rich.console import Console
