@@ -19,7 +19,7 @@ def test_a_file_is_replaced_only_on_demand(tmp_path: Path) -> None:
     require_target(path, may_replace=False)
     path.write_text("mine")
 
-    with pytest.raises(ConfigError, match="hint: add --force"):
+    with pytest.raises(ConfigError, match="hint: --force writes over it"):
         require_target(path, may_replace=False)
     require_target(path, may_replace=True)
     with pytest.raises(ConfigError, match="is a folder"):

@@ -56,9 +56,9 @@ def test_what_is_read_is_never_written_over(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--html", "there"], "there is there already hint: add --force"),
-        (["--stack", "there"], "there is there already hint: add --force"),
-        (["--out", "full"], "plan.html is there already hint: add --force"),
+        (["--html", "there"], "there is there already hint: --force writes over it"),
+        (["--stack", "there"], "there is there already hint: --force writes over it"),
+        (["--out", "full"], "plan.html is there already hint: --force writes over it"),
         (["--html", "pipe", "--force"], "pipe is no regular file"),
         (["--html", "a", "--stack", "a"], "--html and --stack both write a"),
         (["--out", "full", "--stack", "full/stack.toml", "--force"], "both write"),

@@ -56,7 +56,7 @@ def require_target(path: Path, *, may_replace: bool, option: str = "--out") -> N
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is no regular file; hint: {option} names a file to write")
     if path.exists() and not may_replace:
-        raise ConfigError(f"{path} is there already; hint: add --force, or name another file")
+        raise ConfigError(f"{path} is there already; hint: --force writes over it")
     require_folder(path.resolve().parent, path)
 
 
