@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -376,3 +377,10 @@ def test_a_file_without_end_is_refused() -> None:
     """What never ends is not read to its end."""
     with pytest.raises(ConfigError, match="longer than 1MiB"):
         load("/dev/zero", environ={})
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Opening one would wait until somebody writes to it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is a pipe; hint:"):
+        load(tmp_path / "pipe", environ={})

@@ -14,10 +14,11 @@ import pytest
 
 from kvwise.bench.probe import codecs, disk, gpu, links, memory
 from kvwise.bench.probe.disk import CELLS, Cell, file_bytes, measure_disk, require_room
-from kvwise.bench.probe.hardware_file import entries, require_target, write
+from kvwise.bench.probe.hardware_file import drive_names, entries
 from kvwise.bench.probe.limits import Allowance, Timetable, figure, rounds
 from kvwise.bench.probe.links import measure_loopback
 from kvwise.bench.rows import Rows
+from kvwise.bench.targets import write_whole
 from kvwise.errors import ConfigError
 from kvwise.host import Host, number_list
 from kvwise.planner.hardware import read_hardware
@@ -172,6 +173,21 @@ def test_what_was_not_reached_is_named(tmp_path: Path) -> None:
     assert "hint: raise --seconds" in found.skipped[0]
 
 
+def test_want_of_time_and_of_bytes_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With time to spare, what has no figure had too few bytes, and what a plan takes has one."""
+    for name in ("SLICE_S_MIN", "SLICE_S_MAX"):
+        monkeypatch.setattr(disk, name, 0.02)
+
+    found = measure_disk(tmp_path, 64 * MIB, time.monotonic() + WAIT_S, silent)
+
+    (said,) = found.skipped
+    assert said.startswith(f"{tmp_path}: too few bytes for ")
+    assert said.endswith("hint: raise --bytes")
+    assert drive_names(found.rows) == {str(tmp_path): "host-disk"}
+
+
 def test_reads_meet_what_was_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A read that gives less than a whole block is no figure but an error that names the folder."""
     monkeypatch.setattr(
@@ -254,7 +270,7 @@ def measured(folder: str) -> Rows:
 def test_the_planner_reads_the_file(tmp_path: Path, folder: str) -> None:
     """Entries are measured tiers and GPUs of the planner, whatever a folder is called."""
     path = tmp_path / "host.toml"
-    write(path, entries(measured(folder), date(2026, 11, 30), dwpd=0.5))
+    write_whole({path: entries(measured(folder), date(2026, 11, 30), dwpd=0.5)})
 
     known = read_hardware(path)
 
@@ -273,30 +289,6 @@ def test_drives_of_unknown_rating_are_not_called_free(tmp_path: Path) -> None:
 
     assert "# dwpd = 1  # drive writes a day: nobody can measure it" in text
     assert "\ndwpd" not in text
-
-
-def test_a_file_is_replaced_only_on_demand(tmp_path: Path) -> None:
-    """What is there stays unless that is wished, and a place that cannot be written is refused."""
-    path = tmp_path / "host.toml"
-    require_target(path, may_replace=False)
-    path.write_text("mine")
-
-    with pytest.raises(ConfigError, match="hint: add --force"):
-        require_target(path, may_replace=False)
-    require_target(path, may_replace=True)
-    with pytest.raises(ConfigError, match="is a folder"):
-        require_target(tmp_path, may_replace=True)
-    with pytest.raises(ConfigError, match="there is no folder"):
-        require_target(tmp_path / "a" / "b", may_replace=True)
-    assert path.read_text() == "mine"
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    """A text that breaks in the middle leaves neither a part of a file nor a temporary one."""
-    with pytest.raises(UnicodeEncodeError):
-        write(tmp_path / "host.toml", "good\udcff")
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_cells_have_names() -> None:

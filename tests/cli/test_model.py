@@ -124,3 +124,24 @@ def test_weights_and_ranks_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -
     assert "do not fit" not in out
     _, out, _ = ran(capsys, "model", "llama-3.1-70b", "--tp", "3")
     assert "3 ranks cannot share" in out
+
+
+def test_more_stages_than_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many stages as layers are fine; one more has nothing to do and is refused."""
+    assert ran(capsys, "model", "llama-3.1-8b", "--pp", "32")[0] == 0
+    code, _, err = ran(capsys, "model", "llama-3.1-8b", "--pp", "33")
+
+    assert code == 2
+    assert "has 32 layers, which cannot fill 33 stages" in err
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu"), [("llama-3.1-405b", "rtx-4090"), ("llama-3.1-70b", "l40s")]
+)
+def test_weights_that_are_far_too_large(
+    model: str, gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text and JSON say so, however small the GPU is."""
+    assert "The weights do not fit" in ran(capsys, "model", model, "--gpu", gpu)[1]
+    _, out, _ = ran(capsys, "model", model, "--gpu", gpu, "--json")
+    assert "It takes" in json.loads(out)["loading"]["weights"]["why_not"]

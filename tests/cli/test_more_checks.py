@@ -266,3 +266,44 @@ def test_another_kvwise_beside_the_engine_fails(tmp_path: Path) -> None:
 
     assert found.grade is Grade.FAIL
     assert "kvwise 0.0.1 beside" in found.seen
+
+
+def test_an_interpreter_beside_us_is_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that starts here is a file here, and no name to look for elsewhere."""
+    fake_python(tmp_path, '{"vllm": "0.32.0", "torch": "2.13.0", "missing": []}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+
+    found = engine_checks.check_engine(Case(engine_python=Path("./python")))
+
+    assert found.grade is Grade.OK
+    assert found.seen.startswith("vLLM 0.32.0")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 0", "is no Python interpreter"),
+        ("echo []", "is no Python interpreter"),
+        ("echo no such option >&2; exit 3", "ended with 3 and said: no such option"),
+    ],
+)
+def test_a_program_that_is_no_interpreter(script: str, said: str, tmp_path: Path) -> None:
+    """What was started is told from what it is not, in words."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+    found = engine_checks.check_engine(Case(engine_python=path))
+
+    assert found.grade is Grade.FAIL
+    assert found.seen.startswith(f"{path} {said}")
+
+
+@pytest.mark.parametrize("options", [["--device-cache", "9PiB"], ["--device-cache", "x"]])
+def test_sizes_that_cannot_be(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No GPU keeps more than a configuration could ask for."""
+    assert cli.run(["doctor", *options]) == cli.EXIT_USAGE
+    assert "--device-cache" in capsys.readouterr().err

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from kvwise import cli
-from kvwise.bench.probe import memory
+from kvwise.bench.probe import memory, run
+from kvwise.bench.probe.limits import Found
 from kvwise.planner.hardware import read_hardware
 from kvwise.units import MIB
 from tests.tiers.mounts import mounted
@@ -78,6 +79,60 @@ def test_too_little_is_refused_before_anything_is_written(
     assert cli.run(arguments(folder / "none", out)) == cli.EXIT_USAGE
     assert "hint: `mkdir -p" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--disk", "."], "names a folder twice"),
+        (["--disk", ""], "it is empty"),
+        (["--out", "pipe", "--force"], "pipe is no regular file"),
+        (["--out", "link", "--force"], "link is no regular file"),
+        (["--out", "/proc/q.toml"], "cannot write /proc/q.toml"),
+        (["--config", "pipe"], "pipe is a pipe"),
+    ],
+)
+def test_what_cannot_be_written_or_read_is_refused_first(
+    options: list[str],
+    said: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is measured, and devices and pipes stay what they are."""
+    monkeypatch.chdir(folder)
+    os.mkfifo("pipe")
+    Path("link").symlink_to("/dev/null")
+    code = cli.run(arguments(folder, folder / "host.toml", *options))
+
+    assert code == cli.EXIT_USAGE
+    assert said in capsys.readouterr().err
+    assert Path("pipe").is_fifo()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_probe_without_a_drive_says_so(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Folders come first; where no figure of one comes of it, the next command is not advised."""
+    asked = list[str]()
+    for name in ("disk", "memory", "loopback", "gpu", "codecs_within"):
+
+        def part(*_: object, name: str = name) -> Found:
+            asked.append(name)
+            return Found()
+
+        monkeypatch.setattr(run, f"measure_{name}", part)
+    code = cli.run(arguments(folder, tmp_path / "host.toml"))
+    said = capsys.readouterr()
+
+    assert code == cli.EXIT_FAILED
+    assert asked == ["disk", "memory", "loopback", "gpu", "codecs_within"]
+    assert f"warning: {folder} is no drive in" in said.err.replace("\n", " ")
+    assert "next:" not in said.out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -156,3 +156,14 @@ def test_a_file_answers_for_a_model_that_has_no_estimate(tmp_path: Path) -> None
     assert demand.compute_s > 0
     assert estimate_of(oracle, demand.longest_tokens).by == str(path)
     assert isinstance(oracle_of("roofline", find_model("llama-3.1-8b"), GPU, 1), Prefill)
+
+
+def test_tables_as_spreadsheets_write_them(tmp_path: Path) -> None:
+    """A mark of byte order is no part of a name; other separators are named."""
+    path = tmp_path / "mine.csv"
+    path.write_text("\ufefftokens,seconds\n100,0.1\n200,0.2\n", "utf-8")
+    assert [tokens for tokens, _ in read_times(path).knots] == [100, 200]
+    for mark, said in ((";", "semicolons part"), ("\t", "tabs part")):
+        path.write_text(f"tokens{mark}seconds\n100{mark}0.1\n")
+        with pytest.raises(ConfigError, match=f"line 1: {said} the columns; hint: write commas"):
+            read_times(path)

@@ -17,10 +17,12 @@ from kvwise.cli.checks import Case, Finding, Grade
 from kvwise.errors import ConfigError
 from kvwise.host import Host
 from kvwise.tiers.directio import Io, probe
-from kvwise.units import format_size
+from kvwise.units import GIB, MIB, format_size
 
-IN_MEMORY = {"tmpfs", "ramfs"}
+IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs"}
+MOUNTS = tuple(map(Path, ("/mnt", "/media", "/run/media")))
+"""Where drives are mounted."""
 
 
 def check_disk(case: Case) -> Iterator[Finding]:
@@ -44,6 +46,9 @@ def check_folder(path: Path, host: Host) -> Finding:
     kind = filesystem(place, host)
     if path.exists() and not path.is_dir():
         return Finding(name, Grade.FAIL, f"{path} is not a directory", "choose another path")
+    if not os.statvfs(place).f_blocks:
+        seen = f"{path} is on {kind}, which keeps no files"
+        return Finding(name, Grade.FAIL, seen, "choose another path")
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         advice = "as root: `mount -o remount,rw` where it is mounted, or choose another path"
         return Finding(name, Grade.FAIL, f"{place} is on a read-only filesystem", advice)
@@ -60,19 +65,41 @@ def check_folder(path: Path, host: Host) -> Finding:
     if kind == "overlay":
         advice = "that is the container's own layer: mount a volume there"
         return Finding(name, Grade.WARN, seen, advice)
+    if place != path and may_be_unmounted(path, place, host.root):
+        advice = (
+            f"mount the drive first, if {path} is to be on one: `findmnt -T {place}` shows what is "
+            f"there now; if not, `mkdir -p {path.parent}`"
+        )
+        return Finding(name, Grade.WARN, f"{seen}, the filesystem of /", advice)
     if place == path and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        advice = f"`chmod 700 {path}`: what is cached tells what was asked"
+        advice = f"{made_private(path)}: what is cached tells what was asked"
         return Finding(name, Grade.WARN, f"{seen}, open to other users", advice)
     return Finding(name, Grade.OK, seen)
+
+
+def may_be_unmounted(path: Path, place: Path, root: Path) -> bool:
+    """Whether a missing folder would lie on the filesystem of /, though it looks like a drive's."""
+    if place.stat().st_dev != root.stat().st_dev:
+        return False
+    return place != path.parent or any(path.is_relative_to(mounts) for mounts in MOUNTS)
+
+
+def made_private(path: Path) -> str:
+    """How to have a folder that others cannot read: this one, unless it is theirs too."""
+    found = path.stat()
+    if found.st_mode & stat.S_ISVTX or found.st_uid != os.getuid() or path == Path("/"):
+        return f"choose a folder of its own, such as {path / 'kvwise'}"
+    return f"`chmod 700 {path}`"
 
 
 def check_space(path: Path, case: Case) -> Finding:
     """The cap fits on the filesystem, beside the bytes that must stay free."""
     disk, name = case.config.disk, "disk space"
+    paths = disk.paths
     place = nearest(path)
     device = place.stat().st_dev
-    here = [p for p in map(Path, disk.paths) if nearest(p).stat().st_dev == device]
-    share = disk.size // len(disk.paths) * len(here)
+    here = [p for p in map(Path, paths) if nearest(p).stat().st_dev == device]
+    share = disk.size // len(paths) * len(here)
     found = os.statvfs(place)
     total, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
     held = sum(bytes_held(p) for p in here)
@@ -80,19 +107,31 @@ def check_space(path: Path, case: Case) -> Finding:
         f"{format_size(share)} of disk.size go to the filesystem of {path}: "
         f"{format_size(total)}, {format_size(free)} free, {format_size(held)} held already"
     )
+    if share + disk.min_free <= min(total, free + held):
+        return Finding(name, Grade.OK, seen)
+    room = max(0, min(total, free + held) - disk.min_free) * len(paths) // len(here)
+    most = floored(room)
+    lower = f"lower disk.size to {exact(most)} or less"
+    if most < disk.segment * len(paths):
+        lower = f"take {path} out of disk.paths: there is no room for one segment"
     if share + disk.min_free > total:
-        most = max(0, total - disk.min_free) * len(disk.paths) // len(here)
-        advice = f"lower disk.size to {format_size(most)} or less"
-        if most < disk.segment * len(disk.paths):
-            advice = f"take {path} out of disk.paths: there is no room for one segment"
-        return Finding(name, Grade.FAIL, seen, advice)
-    if share + disk.min_free > free + held:
-        advice = (
-            "free some space or lower disk.size: kvwise will stop at "
-            f"disk.min_free = {format_size(disk.min_free)}, before the cap"
-        )
-        return Finding(name, Grade.WARN, seen, advice)
-    return Finding(name, Grade.OK, seen)
+        return Finding(name, Grade.FAIL, seen, lower)
+    advice = (
+        f"free some space, or {lower}: kvwise will stop at "
+        f"disk.min_free = {format_size(disk.min_free)}, before the cap"
+    )
+    return Finding(name, Grade.WARN, seen, advice)
+
+
+def floored(size_bytes: int) -> int:
+    """A size that can be written down with few digits and is no larger."""
+    unit = GIB if size_bytes >= 100 * GIB else MIB
+    return size_bytes // unit * unit
+
+
+def exact(size_bytes: int) -> str:
+    """A whole number of MiB or GiB, as a configuration takes it."""
+    return f"{size_bytes // MIB}MiB" if size_bytes % GIB else f"{size_bytes // GIB}GiB"
 
 
 def check_access(path: Path, io: str) -> Finding:

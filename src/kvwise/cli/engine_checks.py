@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -48,12 +49,12 @@ class Answer(msgspec.Struct, frozen=True):
 def check_engine(case: Case) -> Finding:
     """The engine is there, in a version the connector was made for, and can import it."""
     name = "engine"
-    python = str(case.engine_python or sys.executable)
+    python = _program(case.engine_python) if case.engine_python else sys.executable
     try:
         answer = ask(python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         advice = "give the interpreter of the engine's environment to --engine-python"
-        return Finding(name, Grade.FAIL, f"{python}: {error}", advice)
+        return Finding(name, Grade.FAIL, f"{python} {_failure(error)}", advice)
     if not answer.vllm:
         grade = Grade.OK if case.engine_python is None else Grade.FAIL
         advice = "" if case.engine_python is None else f"`{python} -m pip install vllm`"
@@ -86,6 +87,24 @@ def check_gpu(case: Case) -> Finding:
     seen = f"NVIDIA driver {found[0] if found else 'of unknown version'}"
     advice = "run `bench/gpu_check.sh` first: the CUDA copy path has not run on a GPU yet"
     return Finding("gpu", Grade.WARN, seen, advice)
+
+
+def _program(path: Path) -> str:
+    """What to start: a file where there is one, else a name to look up."""
+    return str(path.absolute() if path.is_file() else path)
+
+
+def _failure(error: Exception) -> str:
+    """Why an interpreter gave no answer."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"gave no answer within {ANSWER_S_MAX} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        said = (error.stderr or b"").decode("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(said) if line.strip()), "nothing")
+        return f"ended with {error.returncode} and said: {last:.200}"
+    if isinstance(error, OSError):
+        return f"cannot be started: {error.strerror}"
+    return "is no Python interpreter: asked for its packages, it gave no list of them"
 
 
 def ask(python: str) -> Answer:

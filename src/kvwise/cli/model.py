@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kvwise.errors import ConfigError
 from kvwise.planner.catalogue import find_model, names, repository
 from kvwise.planner.hardware import TierPart, read_hardware
 from kvwise.planner.oracle import Oracle
@@ -100,6 +101,9 @@ def command(  # noqa: PLR0913  one parameter for each option
         _list(as_json)
         return 0
     model = find_model(name)
+    if pp > len(model.layers):
+        layers = f"{model.name} has {len(model.layers)} layers"
+        raise ConfigError(f"{layers}, which cannot fill {pp} stages; hint: lower --pp")
     chosen = Precision[kv.upper()] if kv else model.declared or Precision.BF16
     kept = Precisions(chosen, Precision[selector.upper()], Precision[state.upper()])
     lengths = tokens or TOKENS

@@ -11,6 +11,8 @@ import click
 from kvwise.units import parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+SIZE_MAX = 1 << 53
+"""Bytes; no size in a configuration is larger."""
 
 
 class Finite(click.FloatRange):
@@ -33,9 +35,12 @@ def as_bytes(_: click.Context, __: click.Parameter, value: str) -> int:
         BadParameter: the text is no size.
     """
     try:
-        return parse_size(value)
+        size_bytes = parse_size(value)
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(str(error)) from error
+    if size_bytes > SIZE_MAX:
+        raise click.BadParameter(f"{value!r} is more than 8PiB")
+    return size_bytes
 
 
 def giving(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
@@ -47,6 +52,16 @@ def giving(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command
         return command
 
     return with_options
+
+
+class Named(click.Option):
+    """An option whose value is not empty: an empty path elsewhere means the folder one is in."""
+
+    def process_value(self, ctx: click.Context, value: object) -> object:
+        """The value, refused where there is none."""
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise click.BadParameter("it is empty; . is the folder that you are in", ctx, self)
+        return super().process_value(ctx, value)
 
 
 class Sectioned(click.Command):

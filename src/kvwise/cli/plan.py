@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 from rich.console import Console
@@ -13,11 +14,11 @@ from rich.console import Console
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.plan_check import checking, validate
-from kvwise.cli.plan_options import Said, places_of, planning, site_of, today
-from kvwise.cli.plan_page import render
+from kvwise.cli.plan_files import require_files, write_files
+from kvwise.cli.plan_options import Said, places_of, planning, refuse_idle, site_of, today
 from kvwise.cli.plan_pictured import pictured
 from kvwise.cli.plan_search import Asked, search, searching, show_search
-from kvwise.cli.plan_text import show
+from kvwise.cli.plan_text import show, show_hardware
 from kvwise.cli.plan_told import Plan, told_of
 from kvwise.cli.reading import options_of, reading
 from kvwise.errors import ConfigError
@@ -30,7 +31,11 @@ from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Site
 from kvwise.sim.trace.distance import measure_reuse
-from kvwise.sim.trace.read import read
+from kvwise.sim.trace.read import FORMATS, read
+from kvwise.sim.trace.records import Trace
+
+TABLES = ("azure", "burstgpt")
+"""Formats that tell of lengths alone."""
 
 
 @click.command(
@@ -65,20 +70,36 @@ def command(
     Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
     are for 'kvwise sim --stack'.
     """
+    if said["list_hardware"]:
+        return _list(said["hardware"], as_json=as_json)
+    refuse_idle(click.get_current_context())
     if said["validate"]:
-        return validate(files, options_of(said), said, as_json=as_json)
+        return validate(files, options_of(said), said, as_json=as_json, may_replace=said["force"])
     take_kills_as_ctrl_c()
     if said["search"]:
         return _search(model_name, files, said, as_json=as_json)
+    require_files(model_name, files, said)
     with Terminal(Console(stderr=True)) as progress:
         plan = _planned(model_name, files, said, progress.now)
         progress.now("turning inputs to see what would change a verdict")
         told = told_of(plan) | pictured(plan)
-    _write(told, said)
+    lacking = write_files(told, said)
     if as_json:
         click.echo(json.dumps(told, indent=2))
     else:
         show(told, Console(highlight=False))
+    if lacking:
+        click.echo(lacking, err=True)
+    return 1 if lacking else 0
+
+
+def _list(file: Path | None, *, as_json: bool) -> int:
+    """Show which GPUs and drives there are."""
+    known = read_hardware(file, today())
+    if as_json:
+        click.echo(json.dumps(asdict(known), indent=2, default=str))
+    else:
+        show_hardware(known, Console(highlight=False))
     return 0
 
 
@@ -117,34 +138,19 @@ def _asked(
     chosen = Precision[said["kv"].upper()] if said["kv"] else model.declared or Precision.BF16
     oracle = oracle_of(said["recompute"], model, known.gpu(said["gpu"]), said["tp"])
     trace = read(files, options_of(said), report)
+    _require_blocks(trace)
     reuse = measure_reuse(trace, report)
-    if not reuse.input_blocks:
-        raise ConfigError("this trace tells nothing of blocks, and so nothing of reuse")
     demand = Demand(trace, reuse, oracle)
     return Asked(trace, demand, oracle, known), site_of(
         model, Precisions(chosen), known, said, demand
     )
 
 
-def _write(told: dict[str, Any], said: Said) -> None:
-    """Write the files that were asked for."""
-    files: dict[Path, str] = {}
-    folder = said["out"]
-    if folder is not None:
-        files |= {folder / "plan.json": json.dumps(told, indent=2), folder / "plan.html": ""}
-        for name, flags in told["engine_flags"].items():
-            script = f"#!/bin/sh\n# {flags['engine']}: {flags['tried']}\n{flags['shell']}\n"
-            files[folder / f"{name}.sh"] = script
-    stacks = [folder / "stack.toml"] if folder is not None else []
-    stacks += [said["stack"]] if said["stack"] is not None else []
-    if stacks and told["stack_toml"] is not None:
-        files |= dict.fromkeys(stacks, told["stack_toml"])
-    if said["html"] is not None:
-        files[said["html"]] = ""
-    for path, text in files.items():
-        try:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text or render(told), "utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+def _require_blocks(trace: Trace) -> None:
+    """Refuse requests of which nobody knows what they have in common."""
+    if not len(trace.parents) and any(one.input_tokens for one in trace.requests):
+        known = ", ".join(name for name in FORMATS if name not in TABLES)
+        raise ConfigError(
+            f"this trace ({trace.format}) tells nothing of blocks, and so nothing of reuse; "
+            f"hint: traces with blocks have the format {known}"
+        )

@@ -20,6 +20,7 @@ from rich.table import Table
 from kvwise.bench.engine_one_shot import CHUNK_TOKENS
 from kvwise.bench.progress import Terminal
 from kvwise.bench.reality import BLOCKS_MAX, Outcome, RealityOptions, run_reality
+from kvwise.bench.targets import require_targets
 from kvwise.cli.bench_options import end_in_order, show_notes, spare_cores
 from kvwise.cli.options import giving
 from kvwise.planner.oracle import ROOFLINE, write_times
@@ -44,14 +45,14 @@ class Checking(TypedDict):
 
 
 class ToPlan(click.Option):
-    """An option that a plan must have, and a test of plans need not."""
+    """An option that a plan must have; a test of plans and a list of hardware need it not."""
 
     def process_value(self, ctx: click.Context, value: object) -> object:
-        """The value, which may be missing where a test is asked for."""
+        """The value, which may be missing where no plan is asked for."""
         try:
             return super().process_value(ctx, value)
         except click.MissingParameter:
-            if not ctx.params.get("validate"):
+            if not (ctx.params.get("validate") or ctx.params.get("list_hardware")):
                 raise
             return () if self.multiple else None
 
@@ -90,8 +91,12 @@ checking = giving(
 )
 
 
-def validate(files: Sequence[Path], reading: Options, said: Checking, *, as_json: bool) -> int:
+def validate(
+    files: Sequence[Path], reading: Options, said: Checking, *, as_json: bool, may_replace: bool
+) -> int:
     """Hold predictions against a live engine; 1 where one of them does not hold."""
+    if said["times"] is not None:
+        require_targets([("--times", said["times"])], files, may_replace=may_replace)
     end_in_order()
     options = RealityOptions(
         out=said["logs"],

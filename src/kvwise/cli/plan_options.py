@@ -12,16 +12,15 @@ from math import ceil
 from pathlib import Path
 
 import click
-from rich.console import Console
+from click.core import ParameterSource
 
-from kvwise.cli.options import giving
+from kvwise.cli.options import Named, giving
 from kvwise.cli.plan_check import Checking, ToPlan
 from kvwise.cli.plan_search import Searching
-from kvwise.cli.plan_text import show_hardware
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware, Origin, TierPart, read_hardware
+from kvwise.planner.hardware import Hardware, Origin, TierPart
 from kvwise.planner.prices import Prices
 from kvwise.planner.shapes import Model, Precision, Precisions
 from kvwise.planner.site import Site
@@ -57,15 +56,10 @@ class Said(Reading, Checking, Searching):
     html: Path | None
     stack: Path | None
     out: Path | None
+    force: bool
+    list_hardware: bool
     socket: str
     disk: tuple[str, ...]
-
-
-def _list_hardware(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print what there is and leave, before anything else is asked for."""
-    if wanted:
-        show_hardware(read_hardware(ctx.params.get("hardware")), Console(highlight=False))
-        ctx.exit()
 
 
 planning = giving(
@@ -137,23 +131,30 @@ planning = giving(
         click.option(
             "--hardware",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            is_eager=True,
             help="TOML file with GPUs, tiers and prices of your own.",
         ),
         click.option(
             "--html",
+            cls=Named,
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
             help="Write a page with pictures there too.",
         ),
         click.option(
             "--stack",
+            cls=Named,
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
             help="Write the daemon's configuration there, for 'kvwise serve --config'.",
         ),
         click.option(
             "--out",
+            cls=Named,
             type=click.Path(file_okay=False, path_type=Path),
             help="Write all there: plan.json, plan.html, stack.toml, vllm.sh, sglang.sh.",
+        ),
+        click.option(
+            "--force",
+            is_flag=True,
+            help="Write over files that are there, and take away those of an older plan in --out.",
         ),
         click.option(
             "--socket",
@@ -163,6 +164,7 @@ planning = giving(
         ),
         click.option(
             "--disk",
+            cls=Named,
             metavar="PATH",
             multiple=True,
             help="Directory on a drive, once for each.  [default: /mnt/nvme0/kvwise and so on]",
@@ -171,9 +173,7 @@ planning = giving(
             "--list-hardware",
             is_flag=True,
             is_eager=True,
-            expose_value=False,
-            callback=_list_hardware,
-            help="Print the names of GPUs and drives, and exit.",
+            help="Print the names of GPUs and drives instead.",
         ),
     ]
 )
@@ -183,6 +183,32 @@ planning = giving(
 def today() -> date:
     """The day it is, before which hardware and prices were looked up."""
     return datetime.now(UTC).date()
+
+
+ONLY_WITH = {
+    "search": ("objective", "ttft_max", "budget", "jobs"),
+    "validate": ("quick", "times", "logs"),
+}
+"""Options that say nothing without another."""
+ONLY_PLAN = ("html", "stack", "out", "socket", "disk")
+
+
+def refuse_idle(ctx: click.Context) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        UsageError: there is one.
+    """
+    typed = ParameterSource.COMMANDLINE
+    names = {one.name or "": one.opts[0] for one in ctx.command.params}
+    given = {name for name in names if ctx.get_parameter_source(name) is typed}
+    for mode, those in ONLY_WITH.items():
+        if not ctx.params[mode] and (idle := [name for name in those if name in given]):
+            raise click.UsageError(f"{names[idle[0]]} needs --{mode}", ctx)
+        if ctx.params[mode] and (idle := [name for name in ONLY_PLAN if name in given]):
+            raise click.UsageError(f"{names[idle[0]]} is for a plan, not for --{mode}", ctx)
+    if ctx.params["search"] and ctx.params["validate"]:
+        raise click.UsageError("--search and --validate are two different things", ctx)
 
 
 def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand: Demand) -> Site:

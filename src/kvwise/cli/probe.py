@@ -13,13 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvwise import config
-from kvwise.bench.probe.hardware_file import entries, require_target, write
+from kvwise.bench.probe.hardware_file import drive_names, entries
 from kvwise.bench.probe.run import BYTES_MIN, ProbeOptions, measure_host
 from kvwise.bench.probe.servers import require_place
 from kvwise.bench.progress import Terminal
 from kvwise.bench.rows import Row, Rows
+from kvwise.bench.targets import require_target, write_whole
 from kvwise.cli.groups import take_kills_as_ctrl_c
-from kvwise.cli.options import Finite, as_bytes
+from kvwise.cli.options import Finite, Named, as_bytes
 from kvwise.errors import ConfigError
 from kvwise.units import format_size
 
@@ -40,6 +41,7 @@ Examples:
 )
 @click.option(
     "--disk",
+    cls=Named,
     multiple=True,
     type=click.Path(path_type=Path),
     help="Folder to measure; once for each drive.  [default: disk.paths, else this folder]",
@@ -77,6 +79,7 @@ Examples:
 )
 @click.option(
     "--out",
+    cls=Named,
     type=click.Path(path_type=Path),
     default=Path("host.toml"),
     show_default=True,
@@ -94,7 +97,7 @@ def command(  # noqa: PLR0913  one parameter for each option
     out: Path,
     force: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure memory, GPU, drives, servers and codecs for this host, for 'kvwise plan'.
 
     Memory is copied within each NUMA node. Folders are read and written past the page cache, in
@@ -111,18 +114,25 @@ def command(  # noqa: PLR0913  one parameter for each option
     settings = config.load(file)
     named = disk or tuple(map(Path, settings.disk.paths)) or (Path(),)
     folders = tuple(folder.absolute() for folder in named)
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ConfigError("--disk names a folder twice; hint: name each drive once")
     places = [require_place("redis", url) for url in redis]
     places += [require_place("objects", url) for url in objects]
     options = ProbeOptions(folders, seconds, size, settings.disk.min_free, places)
     require_target(out, may_replace=force)
     with Terminal(Console(stderr=True)) as progress:
         found = measure_host(options, progress)
-        write(out, entries(found, datetime.now(UTC).date(), dwpd=settings.disk.dwpd))
+        write_whole({out: entries(found, datetime.now(UTC).date(), dwpd=settings.disk.dwpd)})
         progress.done(f"written: {out}")
     if as_json:
         click.echo(found.to_json())
     else:
         _show(found, out, Console(highlight=False))
+    drives = drive_names(found.rows)
+    for folder in folders:
+        if str(folder) not in drives:
+            click.echo(f"warning: {folder} is no drive in {out}: too little was measured", err=True)
+    return 0 if drives else 1
 
 
 def _show(found: Rows, out: Path, console: Console) -> None:
@@ -139,8 +149,8 @@ def _show(found: Rows, out: Path, console: Console) -> None:
         console.print(f"note: {escape(text)}", soft_wrap=True)
     machine = ", ".join(f"{name} {value}" for name, value in found.machine.items())
     console.print(f"machine: {escape(machine)}", soft_wrap=True)
-    if any(row["part"] == "disk" for row in rates):
-        text = f"\nnext: kvwise plan --hardware {escape(str(out))} --drive host-disk ..."
+    for name in drive_names(rates).values():
+        text = f"\nnext: kvwise plan --hardware {escape(str(out))} --drive {name} ..."
         console.print(text, soft_wrap=True)
 
 

@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 
 from kvwise.bench.progress import Terminal
+from kvwise.bench.targets import require_target, whole
 from kvwise.cli.groups import take_kills_as_ctrl_c
 from kvwise.cli.reading import Reading, options_of, reading
 from kvwise.cli.trace_tables import show_summary
@@ -190,7 +191,7 @@ def make(
     shares = _shares(kinds)
     settings = _settings(shares, changes)
     if str(output) != STDOUT:
-        _check(output, force=size["force"])
+        require_target(output, may_replace=size["force"], option="-o")
     requests = size["requests"]
     rows = islice(make_rows(shares, settings, size["seed"]), requests)
     with Terminal(Console(stderr=True)) as progress:
@@ -201,16 +202,6 @@ def make(
         _write(told, output)
         progress.done(f"{requests} requests in {output}")
     return 0
-
-
-def _check(output: Path, *, force: bool) -> None:
-    """Refuse a file that cannot be written, or would be lost by it."""
-    if output.exists() and not output.is_file():
-        raise ConfigError(f"{output} is no regular file; hint: -o names a file to write")
-    if not output.parent.is_dir():
-        raise ConfigError(f"{output.parent} is no folder; hint: make it, or name another one")
-    if output.exists() and not force:
-        raise ConfigError(f"{output} exists; hint: --force writes over it")
 
 
 def _shares(kinds: Sequence[str]) -> dict[str, float]:
@@ -292,16 +283,10 @@ def _print(rows: Iterator[Row]) -> None:
 
 
 def _write(rows: Iterator[Row], output: Path) -> None:
-    """Write a file, whole or not at all; where it is a link, the file that the link names."""
-    target = output.resolve()
-    part = target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
-    try:
-        with part.open("xb") as raw:
-            if output.suffix == ".gz":
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
-                    stream.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
-            else:
-                raw.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write a file, whole or not at all."""
+    with whole(output) as raw:
+        if output.suffix == ".gz":
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
+                stream.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        else:
+            raw.writelines(msgspec.json.encode(row) + b"\n" for row in rows)

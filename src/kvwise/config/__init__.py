@@ -257,6 +257,8 @@ def _with_origins(message: str, origins: Mapping[str, str]) -> str:
 
 def _read_toml(path: Path) -> dict[str, object]:
     """The content of a TOML file."""
+    if path.is_fifo():
+        raise ConfigError(f"{path} is a pipe; hint: write the configuration to a file")
     try:
         with path.open("rb") as file:
             data = file.read(MIB + 1)

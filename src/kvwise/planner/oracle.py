@@ -231,7 +231,7 @@ def read_times(path: Path) -> Times:
         ConfigError: it cannot be read, or a line cannot be; the message names line and field.
     """
     try:
-        text = read_bounded(path, FILE_BYTES_MAX).decode("utf-8")
+        text = read_bounded(path, FILE_BYTES_MAX).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; hint: --recompute is {ROOFLINE} or a CSV file "
@@ -269,6 +269,9 @@ def _means(line: str) -> bool:
 
 def _check_names(where: str, names: Sequence[str]) -> None:
     """Refuse columns that are missing, unknown or there twice."""
+    for mark, said in ((";", "semicolons"), ("\t", "tabs")):
+        if any(mark in name for name in names):
+            raise ConfigError(f"{where}: {said} part the columns; hint: write commas")
     for name in COLUMNS:
         if name not in names:
             raise ConfigError(

@@ -74,11 +74,17 @@ def stack_of(
 
 def toml(stack: Stack, heading: Sequence[str]) -> str:
     """The file, with lines of comment above it."""
-    lines = [f"# {line}".rstrip() for line in heading]
+    lines = [f"# {_shown(line)}".rstrip() for line in heading]
     for section, keys in stack.items():
         lines += ["", f"[{section}]"]
         lines += [f"{key} = {_value(value)}" for key, value in keys.items()]
     return "\n".join(lines) + "\n"
+
+
+def _shown(line: str) -> str:
+    """A line that stays one, whatever a name in it holds: what cannot be printed is an escape."""
+    parts = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return "".join(parts)
 
 
 def _value(value: object) -> str:

@@ -206,6 +206,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         assert "a pipe cannot be read twice; hint: write it to a file first" in refused(path)
     finally:
         os.close(writer)
+    assert "a pipe cannot be read twice" in refused(path)
 
 
 def test_a_mark_of_byte_order_is_no_content(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,7 +75,12 @@ CELLS = (
     Cell("write", 16 * MIB, 1),
     Cell("mixed", OBJECT_BYTES, TIER_DEPTH),
 )
-"""What is measured of each directory; mixed is so many readers and one writer."""
+NEEDED = {
+    Cell("read", SMALL_BYTES, 1),
+    Cell("read", OBJECT_BYTES, TIER_DEPTH),
+    Cell("write", OBJECT_BYTES, 1),
+}
+"""What a plan takes of a drive: it comes first, for there may be no time for more."""
 
 
 def require_room(folder: Path, wanted_bytes: int, keep_bytes: int) -> None:
@@ -114,19 +119,15 @@ def measure_disk(folder: Path, limit_bytes: int, end_s: float, tell: Tell) -> Fo
             slice_s = left_s(end_s) / len(CELLS) / ROUNDS_WISHED
             file.slice_s = min(SLICE_S_MAX, max(SLICE_S_MIN, slice_s))
             file.share_out(sum(cell.way != "read" for cell in CELLS) * ROUNDS_WISHED)
-            actions = {cell: partial(file.measure, cell) for cell in cells}
+            first = sorted(cells, key=lambda cell: cell not in NEEDED)
+            actions = {cell: partial(file.measure, cell) for cell in first}
             figures = rounds(actions, end_s, lambda cell: tell(f"{folder}: {cell.text}"))
             found.rows += [
                 {"part": "disk", "path": str(folder), "io": file.io.value, **row}
                 for cell in cells
                 for row in _rows(cell, figures[cell], file)
             ]
-            missing = [cell.text for cell in CELLS if not figures.get(cell)]
-            if missing:
-                found.skipped.append(
-                    f"{folder}: {'; '.join(missing)}: neither time nor bytes were left for it; "
-                    "hint: raise --seconds or --bytes"
-                )
+            found.skipped += _missing(folder, figures, file_bytes(limit_bytes))
             if file.io is Io.BUFFERED:
                 found.notes.append(
                     f"{folder} takes no direct I/O: its figures are those of the page cache"
@@ -134,6 +135,22 @@ def measure_disk(folder: Path, limit_bytes: int, end_s: float, tell: Tell) -> Fo
     except (ConfigError, SetupError, OSError) as error:
         found.skipped.append(f"{folder}: {error}")
     return found
+
+
+def _missing(
+    folder: Path, figures: Mapping[Cell, Sequence[float]], file_bytes_wished: int
+) -> Iterator[str]:
+    """What has no figure, and for want of what; nothing where everything has one."""
+    late, large = list[str](), list[str]()
+    for cell in CELLS:
+        if not any(found := figures.get(cell, ())):
+            too_large = bool(found) or cell.block_bytes * (cell.depth + 1) > file_bytes_wished
+            (large if too_large else late).append(cell.text)
+    said = [f"no time was left for {'; '.join(late)}"] if late else []
+    said += [f"too few bytes for {'; '.join(large)}"] if large else []
+    options = (["--seconds"] if late else []) + (["--bytes"] if large else [])
+    if said:
+        yield f"{folder}: {', and '.join(said)}; hint: raise {' and '.join(options)}"
 
 
 def _rows(cell: Cell, values: list[float], file: _Scratch) -> Iterator[dict[str, object]]:

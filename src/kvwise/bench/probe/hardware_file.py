@@ -6,49 +6,21 @@ It measures nothing. What has no place in an entry stands beside it as a comment
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from datetime import date
-from pathlib import Path
 
 from kvwise.bench.probe.disk import OBJECT_BYTES, SMALL_BYTES, TIER_DEPTH
 from kvwise.bench.probe.servers import DEPTH
 from kvwise.bench.rows import Row, Rows
-from kvwise.errors import ConfigError
 from kvwise.units import format_size
 
 SOURCE = "kvwise probe"
 RATE_MIN = 0.001
 """The least that a rate can be in such a file."""
 
-
-def require_target(path: Path, *, may_replace: bool) -> None:
-    """Refuse a file that could not be written at the end, before anything is measured.
-
-    Raises:
-        ConfigError: it exists and may not be replaced, or its folder cannot be written.
-    """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; hint: name a file in it, such as {path}/host.toml")
-    if path.exists() and not may_replace:
-        raise ConfigError(f"{path} is there already; hint: add --force, or name another with --out")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}; hint: `mkdir -p {folder}`")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written; hint: name a file elsewhere with --out")
-
-
-def write(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
-    part = path.with_name(f".{path.name}-{os.getpid()}.tmp")
-    try:
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+READ = ("read", OBJECT_BYTES, TIER_DEPTH)
+WRITE = ("write", OBJECT_BYTES, 1)
+"""What the entry of a drive is made of: way, bytes of a block, depth."""
 
 
 def entries(found: Rows, today: date, *, dwpd: float = 0.0) -> str:
@@ -110,23 +82,34 @@ def _gpu(rows: Sequence[Row], origin: str, _: float) -> Iterator[str]:
     )
 
 
+def drive_names(rows: Sequence[Row]) -> dict[str, str]:
+    """The names of directories as drives; only those of which enough was measured have one."""
+    folders = list(dict.fromkeys(row["path"] for row in rows if row["part"] == "disk"))
+    names = {}
+    for number, folder in enumerate(folders, 1):
+        if READ in (cells := _cells(rows, folder)) and WRITE in cells:
+            names[folder] = f"host-disk{'' if number == 1 else f'-{number}'}"
+    return names
+
+
+def _cells(rows: Sequence[Row], folder: str) -> dict[tuple[str, int, int], Row]:
+    """What was measured of a directory."""
+    return {
+        (row["way"], row["block_bytes"], row["depth"]): row
+        for row in rows
+        if row["part"] == "disk" and row["path"] == folder
+    }
+
+
 def _disks(rows: Sequence[Row], origin: str, dwpd: float) -> Iterator[str]:
     """Each directory as a drive: as the disk tier reads and writes it."""
-    folders = list(dict.fromkeys(row["path"] for row in rows if row["part"] == "disk"))
-    for number, folder in enumerate(folders, 1):
-        cells = {
-            (row["way"], row["block_bytes"], row["depth"]): row
-            for row in rows
-            if row["part"] == "disk" and row["path"] == folder
-        }
-        read = cells.get(("read", OBJECT_BYTES, TIER_DEPTH))
-        written = cells.get(("write", OBJECT_BYTES, 1))
+    for folder, name in drive_names(rows).items():
+        cells = _cells(rows, folder)
+        read, written = cells[READ], cells[WRITE]
         small = cells.get(("read", SMALL_BYTES, 1))
-        if read is None or written is None:
-            continue
         yield from (
             "",
-            f"[tier.host-disk{'' if number == 1 else f'-{number}'}]",
+            f"[tier.{name}]",
             "about = " + _quoted(f"{folder}, {read['io']} I/O"),
             f"read_gb_per_s = {_rate(read)}",
             f"write_gb_per_s = {_rate(written)}",

@@ -75,14 +75,15 @@ def measure_host(options: ProbeOptions, progress: Progress) -> Rows:
     machine = describe(options.folders[0] if options.folders[0].exists() else Path())
     for folder in options.folders:
         require_room(folder, file_bytes(options.write_bytes), options.keep_bytes)
-    parts: list[tuple[str, float, Part]] = [
+    parts: list[tuple[str, float, Part]] = []
+    for folder in options.folders:  # first: what a plan needs most, and others outrun their time
+        name = f"disk {folder}, at most {format_size(options.write_bytes)} written"
+        parts.append((name, 12, partial(measure_disk, folder, options.write_bytes)))
+    parts += [
         ("memory", 4, partial(measure_memory, options.host)),
         ("loopback", 1, measure_loopback),
         ("gpu", 2, partial(measure_gpu, options.host)),
     ]
-    for folder in options.folders:
-        name = f"disk {folder}, at most {format_size(options.write_bytes)} written"
-        parts.append((name, 12, partial(measure_disk, folder, options.write_bytes)))
     for place in options.places:
         work = partial(measure_server, place, options.write_bytes)
         parts.append((f"{place.kind} {place.shown}", 4, work))

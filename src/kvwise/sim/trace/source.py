@@ -95,6 +95,8 @@ class Source:
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes] | gzip.GzipFile]:
         """The content as a stream; what goes wrong on the way is said in our words."""
+        if self.path.is_fifo():  # opening one waits for who writes
+            self.refuse("a pipe cannot be read twice", hint="write it to a file first")
         try:
             with self.path.open("rb") as raw:
                 if not raw.seekable():
