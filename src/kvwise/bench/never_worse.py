@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvwise.bench import chat, machine, slow_serve
-from kvwise.bench.daemon import Daemon, DaemonOptions
+from kvwise.bench import chat, machine
+from kvwise.bench.daemon import Daemon
 from kvwise.bench.engine_cpu import Meter
 from kvwise.bench.engine_load import Conversation, Load
 from kvwise.bench.engine_one_shot import CHUNK_TOKENS, TOKEN_BYTES
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others, keep_off
-from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
-from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
-from kvwise.bench.server import Engine, EngineOptions
+from kvwise.bench.server import Engine
+from kvwise.bench.slow_rig import SlowOptions, slow_rig
 from kvwise.bench.slow_serve import Orders
 from kvwise.core.words import Decision
 from kvwise.units import GIB, KIB, round_up
@@ -316,35 +314,21 @@ def _notes(cells: list[Cell]) -> list[str]:
 @contextmanager
 def _prepared(options: NeverWorseOptions, progress: Progress) -> Iterator[_Rig]:
     """Start everything, and end everything that was started, however this ends."""
-    python = ensure_engine(progress)
-    model = ensure_smollm2(python, progress)
-    cores, spare = engine_cores(options.spare_cores)
-    out = options.out.resolve()
-    with (
-        tempfile.TemporaryDirectory(prefix="kvwise-bench-") as place,
-        tempfile.TemporaryDirectory(dir=out, prefix="bench-disk-") as disk,
-    ):
-        socket, orders = Path(place) / "kvwise.sock", Path(place) / "orders.json"
-        Orders().write(orders)
-        daemon = DaemonOptions(
-            socket,
-            _arena_bytes(options.prompt_tokens),
-            out / "daemon.log",
-            disk=Path(disk),
-            disk_bytes=GIB,
-            settings={"KVWISE_PLAN_TIMEOUT_S": str(TIMEOUT_S)},
-            program=(slow_serve.__name__, str(orders)),
-        )
-        engine = EngineOptions(python, model, out, {"client.url": str(socket)}, cores)
-        with Daemon.start(daemon, progress) as first, Engine.start(engine, progress) as server:
-            keep_off({server.session, first.session}, spare)
-            load = Load(server.port, ANSWER_TOKENS, Meter.of_workers(server.session))
-            rig = _Rig(server, first, orders, spare, load, [], progress)
-            try:
-                _store(rig, options)
-                yield rig
-            finally:
-                rig.daemon.stop()
+    started = SlowOptions(
+        out=options.out,
+        spare_cores=options.spare_cores,
+        dram_bytes=_arena_bytes(options.prompt_tokens),
+        disk_bytes=GIB,
+        settings={"KVWISE_PLAN_TIMEOUT_S": str(TIMEOUT_S)},
+    )
+    with slow_rig(started, progress) as slow:
+        load = Load(slow.engine.port, ANSWER_TOKENS, Meter.of_workers(slow.engine.session))
+        rig = _Rig(slow.engine, slow.daemon, slow.orders, slow.spare, load, [], progress)
+        try:
+            _store(rig, options)
+            yield rig
+        finally:
+            rig.daemon.stop()
 
 
 def _store(rig: _Rig, options: NeverWorseOptions) -> None:

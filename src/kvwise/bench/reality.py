@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,18 +18,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvwise.bench import chat, machine, slow_serve
+from kvwise.bench import chat, machine
 from kvwise.bench.chat import Answer, Tokens
 from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.engine_one_shot import CHUNK_TOKENS, TOKEN_BYTES
 from kvwise.bench.engine_quiet import Others, keep_off
-from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
-from kvwise.bench.provision import ensure_engine, ensure_smollm2
 from kvwise.bench.rows import Row, Rows
-from kvwise.bench.server import Engine, EngineOptions
+from kvwise.bench.server import Engine
+from kvwise.bench.slow_rig import SlowOptions, slow_rig
 from kvwise.bench.slow_serve import Orders
 from kvwise.planner.oracle import Times
 from kvwise.planner.validate import (
@@ -371,31 +369,17 @@ def _replay(rig: _Rig, host: Host, shape: Shape) -> list[Check]:
 @contextmanager
 def _prepared(options: RealityOptions, progress: Progress) -> Iterator[_Rig]:
     """Start everything, and end everything that was started, however this ends."""
-    python = ensure_engine(progress)
-    model = ensure_smollm2(python, progress)
-    cores, spare = engine_cores(options.spare_cores)
-    out = options.out.resolve()
-    with (
-        tempfile.TemporaryDirectory(prefix="kvwise-plan-") as place,
-        tempfile.TemporaryDirectory(dir=out, prefix="plan-disk-") as disk,
-    ):
-        socket, orders = Path(place) / "kvwise.sock", Path(place) / "orders.json"
-        Orders().write(orders)
-        daemon = DaemonOptions(
-            socket,
-            CALIBRATED[-1] // CHUNK_TOKENS * OBJECT_BYTES,
-            out / "daemon.log",
-            disk=Path(disk),
-            disk_bytes=DISK_BYTES,
-            settings=SETTINGS,
-            program=(slow_serve.__name__, str(orders)),
-        )
-        engine = EngineOptions(python, model, out, {"client.url": str(socket)}, cores)
-        with Daemon.start(daemon, progress) as first, Engine.start(engine, progress) as server:
-            keep_off({server.session, first.session}, spare)
-            progress.done("an engine and a daemon are ready")
-            rig = _Rig(server, first, orders, spare, options.seed, progress)
-            try:
-                yield rig
-            finally:
-                rig.daemon.stop()
+    started = SlowOptions(
+        out=options.out,
+        spare_cores=options.spare_cores,
+        dram_bytes=CALIBRATED[-1] // CHUNK_TOKENS * OBJECT_BYTES,
+        disk_bytes=DISK_BYTES,
+        settings=SETTINGS,
+    )
+    with slow_rig(started, progress) as slow:
+        rig = _Rig(slow.engine, slow.daemon, slow.orders, slow.spare, options.seed, progress)
+        progress.done("an engine and a daemon are ready")
+        try:
+            yield rig
+        finally:
+            rig.daemon.stop()
