@@ -30,9 +30,10 @@ def test_verdicts_change_where_it_is_said() -> None:
     for one in decisions:
         for change in one.changes:
             knob = knobs[change.knob]
+            still = routed if knob.keeps_room else {}
             nearer = change.factor / CLOSE if change.factor > 1 else change.factor * CLOSE
             there, before = (
-                by_boundary(decide(*knob.turn(site, demand, factor), routed)).get(one.boundary)
+                by_boundary(decide(*knob.turn(site, demand, factor), still)).get(one.boundary)
                 for factor in (change.factor, nearer)
             )
             assert (there.verdict if there else Verdict.NO) is change.becomes

@@ -14,7 +14,7 @@ from itertools import pairwise
 from kvwise.planner.advise import decide
 from kvwise.planner.bill import chosen, net_usd
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware
+from kvwise.planner.hardware import HOST_MEMORY, Hardware
 from kvwise.planner.prices import Prices
 from kvwise.planner.routing import Routed
 from kvwise.planner.shapes import Precision
@@ -116,7 +116,7 @@ def _driven(name: str) -> Callable[[Site, Demand, float], Case]:
 KNOBS = (
     Knob(
         "prefill time",
-        "s for the middle prompt",
+        "s for the median prompt",
         1 - PREFILL_OFF,
         1 + PREFILL_OFF,
         lambda _, demand: demand.computing_one(demand.typical_tokens),
@@ -237,7 +237,10 @@ def _verdicts(decisions: Sequence[Decision]) -> dict[str, Verdict]:
 
 
 def swings(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[Swing]:
-    """What the levels that are to be save when each input is off, the widest first."""
+    """What the levels that are to be save when each input is off, the widest first.
+
+    The site has what was decided on, so that what is bought stays what it is.
+    """
     levels = chosen(decisions)
     found = []
     for knob in KNOBS:
@@ -277,7 +280,7 @@ def _cases(site: Site, known: Hardware, gpu: str) -> dict[str, Site]:
             cases[f"KV in {precision.name}"] = replace(site, kept=kept)
     for name, tier in known.tiers.items():
         prices = Prices.of(known, gpu, name)
-        if tier.per_gpu and name != site.dram.name:
+        if tier.per_gpu and name not in {site.dram.name, HOST_MEMORY}:
             cases[f"memory behind {name}"] = replace(site, dram=tier)
         elif tier.dwpd and name != site.drive.name and site.drives:
             cases[f"drives of {name}"] = replace(site, drive=tier, prices=prices)
