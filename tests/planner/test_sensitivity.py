@@ -46,6 +46,23 @@ def test_verdicts_change_where_it_is_said() -> None:
     assert ("quantise", "reuse") in named
 
 
+def test_of_routing_nothing_is_said_where_sizes_change() -> None:
+    """Requests were routed to what was decided on: other sizes tell nothing of router and tier."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(small(), hosts=2, dram_most_bytes=200e9)
+    routed = routes(site, demand, quiet)
+    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
+    knobs = {knob.name: knob for knob in KNOBS}
+    bought = {name: by_boundary(decisions)[name].numbers["bytes"] for name in chosen(decisions)}
+    routing = [one for one in decisions if one.boundary in {"shared", "router"}]
+
+    assert len(routing) == 2
+    for change in (change for one in routing for change in one.changes):
+        turned = decide(*knobs[change.knob].turn(site, demand, change.factor), routed)
+        held = {name: by_boundary(turned)[name].numbers["bytes"] for name in chosen(turned)}
+        assert held == bought
+
+
 def test_swings_are_what_levels_save() -> None:
     """A dearer GPU makes the levels save more, a dearer drive less, and the widest come first."""
     demand, site = demand_of(made(1_500, ("chat",))), small()

@@ -170,12 +170,24 @@ class _Base:
 
     site: Site
     demand: Demand
+    decisions: Sequence[Decision]
     routed: Mapping[str, Routed]
 
     def verdicts(self, knob: Knob, factor: float) -> dict[str, Verdict]:
-        """Verdicts when an input is turned."""
+        """Verdicts when an input is turned; of routing only where levels hold as much as before."""
         case = knob.turn(self.site, self.demand, factor)
-        return _verdicts(decide(*case, self.routed if knob.keeps_room else {}))
+        turned = decide(*case, self.routed if knob.keeps_room else {})
+        found = _verdicts(turned)
+        if _held(turned) != _held(self.decisions):
+            before = _verdicts(self.decisions)
+            found |= {name: before[name] for name in ROUTED & before.keys()}
+        return found
+
+
+def _held(decisions: Sequence[Decision]) -> dict[str, float]:
+    """Bytes of the levels that are to be."""
+    levels = chosen(decisions)
+    return {one.boundary: one.numbers["bytes"] for one in decisions if one.boundary in levels}
 
 
 def with_changes(
@@ -183,7 +195,7 @@ def with_changes(
 ) -> list[Decision]:
     """Decisions with the inputs that would change each, the least change first."""
     found: dict[str, list[Change]] = {one.boundary: [] for one in decisions}
-    before, base = _verdicts(decisions), _Base(site, demand, routed)
+    before, base = _verdicts(decisions), _Base(site, demand, decisions, routed)
     as_one = _verdicts(decide(site, demand, {}))
     for knob in KNOBS:
         if not knob.value(site, demand):
