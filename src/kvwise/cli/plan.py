@@ -90,7 +90,7 @@ def command(
         show(told, Console(highlight=False))
     if lacking:
         click.echo(lacking, err=True)
-    return 1 if lacking else 0
+    return 1 if lacking or told["bill"] is None else 0
 
 
 def _list(file: Path | None, *, as_json: bool) -> int:

@@ -20,10 +20,10 @@ from rich.table import Table
 from kvwise.bench.engine_one_shot import CHUNK_TOKENS
 from kvwise.bench.progress import Terminal
 from kvwise.bench.reality import BLOCKS_MAX, Outcome, RealityOptions, run_reality
-from kvwise.bench.targets import require_targets
+from kvwise.bench.targets import require_targets, write_whole
 from kvwise.cli.bench_options import end_in_order, show_notes, spare_cores
 from kvwise.cli.options import giving
-from kvwise.planner.oracle import ROOFLINE, write_times
+from kvwise.planner.oracle import ROOFLINE, times_text
 from kvwise.planner.validate import Check, Shape, invented, scaled
 from kvwise.sim.trace.assembly import Options
 from kvwise.sim.trace.read import read
@@ -111,16 +111,23 @@ def validate(
         requests = QUICK_REQUESTS if said["quick"] else REQUESTS
         small = scaled(trace, requests, CHUNK_TOKENS, BLOCKS_MAX, SEED)
         outcome = run_reality(options, Shape.of(small, progress.now), command, progress)
-    rows, path = outcome.rows, said["times"]
-    if path is not None:
-        facts = f"{rows.machine['engine']}, {rows.machine['model']}, {rows.machine['cpu']}"
-        write_times(path, outcome.times, (f"measured {rows.started} by {command}", facts))
+    rows = outcome.rows
+    if said["times"] is not None:
+        keep_times(said["times"], outcome, command)
     if as_json:
         click.echo(rows.to_json())
     else:
         show(outcome, console)
         show_notes(rows, console)
     return verdict_of(outcome.checks)
+
+
+def keep_times(path: Path, outcome: Outcome, command: str) -> None:
+    """Write the times that were measured, whole or not at all, with where they are from."""
+    machine = outcome.rows.machine
+    facts = ", ".join(str(machine[name]) for name in ("engine", "model", "cpu"))
+    notes = (f"measured {outcome.rows.started} by {command}", facts)
+    write_whole({path: times_text(outcome.times, notes)})
 
 
 def verdict_of(checks: Sequence[Check]) -> int:

@@ -105,7 +105,13 @@ class Times:
                 whole.setdefault(row.tokens, []).append(row)
         self.knots = [(n, median(row.seconds for row in whole[n])) for n in sorted(whole)]
         if len(self.knots) < len(COLUMNS):
-            raise ConfigError(f"{source}: at least two lengths are needed, without cached tokens")
+            lengths = f"there is {len(self.knots)}" if self.knots else "there is none"
+            cached = sum(1 for row in found if row.cached_tokens)
+            raise ConfigError(
+                f"{source}: at least two lengths are needed of prompts without cached tokens, and "
+                f"{lengths}, beside {cached} with {CACHED}; hint: time whole prompts too, with "
+                f"{CACHED} 0; tokens are those that are computed after the cached ones"
+            )
         for (short, low), (long, high) in pairwise(self.knots):
             if high <= low:
                 line = whole[long][0].line
@@ -248,18 +254,11 @@ def read_times(path: Path) -> Times:
     return Times(str(path), [_row(str(path), number, names, line) for number, line in lines])
 
 
-def write_times(path: Path, times: Times, notes: Sequence[str]) -> None:
-    """Write times so that `read_times` has them again, with notes on where they are from.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    lines = [f"# {note}" for note in notes]
+def times_text(times: Times, notes: Sequence[str]) -> str:
+    """Times as `read_times` has them again from a file, with notes on where they are from."""
+    lines = [f"# {''.join(one if one.isprintable() else ' ' for one in note)}" for note in notes]
     lines += [",".join(COLUMNS), *(f"{tokens},{seconds:.6f}" for tokens, seconds in times.knots)]
-    try:
-        path.write_text("\n".join(lines) + "\n", "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return "\n".join(lines) + "\n"
 
 
 def _means(line: str) -> bool:
