@@ -105,8 +105,8 @@ SETTINGS = {
 """Hits are predicted for an exact LRU that takes in everything."""
 
 _READING = (
-    "requests come one after the other, so nobody waits for anybody; the disk is slowed down and its "
-    "first byte delayed, below kvwise, which is told to load, or to compute, whatever is quicker"
+    "requests come one after the other, so nobody waits for anybody; the disk is slowed down, its "
+    "first byte delayed, below kvwise, which is told to load or to compute, whatever is quicker"
 )
 
 Seconds = dict[int, list[float]]
