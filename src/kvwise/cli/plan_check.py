@@ -64,8 +64,9 @@ checking = giving(
             metavar="FILE",
             default=ROOFLINE,
             show_default=True,
-            help="How long computing takes: 'roofline' estimates it; a CSV file with the columns "
-            "tokens and seconds (and cached_tokens) says it.",
+            help="How long computing takes: 'roofline' estimates it; 'aiconfigurator' asks the "
+            "package aiconfigurator-core; a CSV file with the columns tokens and seconds (and "
+            "cached_tokens) says it.",
         ),
         click.option(
             "--validate",
