@@ -171,11 +171,11 @@ def crossings(loaded: Sampled, computed: Sampled, seed: int) -> tuple[float, flo
     """
     if any(len(times) < len(INTERVAL) for times in loaded.values()):
         return None
-    dice, found = np.random.default_rng(seed), list[float]()
+    dice, found = Dice(seed), list[float]()
     for _ in range(DRAWS):
         one_loaded, one_computed = dict[int, list[float]](), dict[int, list[float]]()
         for tokens, times in loaded.items():
-            places = dice.integers(len(times), size=len(times)).tolist()
+            places = [dice.below(len(times)) for _ in times]
             one_loaded[tokens] = [times[place] for place in places]
             one_computed[tokens] = [computed[tokens][place] for place in places]
         one = crossing(one_loaded, one_computed)
