@@ -88,6 +88,14 @@ def test_single_lengths_do_not_move_a_break_even_far() -> None:
     assert crossing(loads(drive), odd) == pytest.approx(900, rel=0.08)
 
 
+def test_computing_may_grow_faster_than_any_law() -> None:
+    """Where times are those of no machine, as a busy one has them, there is a break-even too."""
+    (drive,) = HOST.drives((0.45,), 900)
+    steep = {n: [law(900) * (n / 900) ** 2.3] * 2 for n in CHECKED}
+
+    assert crossing(loads(drive), steep) == pytest.approx(900, rel=0.06)
+
+
 def test_there_may_be_no_break_even() -> None:
     """A drive so fast or so slow that one way always wins has none, nor has too little measured."""
     slow, fast = {n: [9.0] * 2 for n in CHECKED}, {n: [0.001] * 2 for n in CHECKED}

@@ -41,6 +41,9 @@ SHARE = 0.6
 STEPS = 512
 """Lengths at which a break-even is looked for, before it is narrowed down."""
 
+LENGTHS_MIN = 3
+"""A law has three parts."""
+
 DRAWS = 400
 INTERVAL = (5.0, 95.0)
 """How often what was measured is drawn again, and which parts of what comes out are told."""
@@ -150,16 +153,21 @@ def lengths_around(
 def crossing(loaded: Sampled, computed: Sampled) -> float | None:
     """The length from which on loading is quicker, as measured; None where it is nowhere.
 
-    It is where a line through the medians of loads meets the law of the medians of computing, not
-    where single lengths do.
+    It is where a line through the medians of loads meets the law of the medians of computing, or a
+    parabola through them where no law has them, not where single lengths do.
     """
-    try:
-        law = fit([(tokens, median(computed[tokens])) for tokens in sorted(loaded)])
-    except ConfigError:
+    lengths = sorted(loaded)
+    if len(lengths) < LENGTHS_MIN:
         return None
-    line, (fixed_s, token_s, pair_s) = Line.through(loaded), law
-    points = np.linspace(min(loaded), max(loaded), STEPS)
-    taken_s = fixed_s + token_s * points + pair_s * points * points / 2
+    points = np.linspace(lengths[0], lengths[-1], STEPS)
+    medians = [median(computed[tokens]) for tokens in lengths]
+    try:
+        fixed_s, token_s, pair_s = fit(list(zip(lengths, medians, strict=True)))
+        taken_s = fixed_s + token_s * points + pair_s * points * points / 2
+    except ConfigError:
+        parts = [1 / seconds for seconds in medians]
+        taken_s = np.polynomial.Polynomial.fit(lengths, medians, 2, w=parts)(points)
+    line = Line.through(loaded)
     return _from_where(points, taken_s - (line.fixed_s + line.token_s * points))
 
 
