@@ -117,7 +117,7 @@ def main() -> None:
         name, system, ENGINE, tp_size=int(ranks), moe_tp_size=int(experts_over)
     )
     found = {tokens: engine.predict_prefill_latency(1, tokens) for tokens in LENGTHS}
-    print(json.dumps({"milliseconds": found}))
+    sys.stdout.write(json.dumps({"milliseconds": found}) + "\n")
 
 
 if __name__ == "__main__":
