@@ -28,7 +28,7 @@ from kvwise.planner.validate import Check, Shape, invented, scaled
 from kvwise.sim.trace.assembly import Options
 from kvwise.sim.trace.read import read
 
-ROUNDS, QUICK_ROUNDS = 3, 1
+ROUNDS, QUICK_ROUNDS = 5, 1
 REQUESTS, QUICK_REQUESTS = 120, 40
 MADE_UP = 400
 SEED = 1
