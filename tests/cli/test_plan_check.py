@@ -65,7 +65,7 @@ def test_a_wrong_file_of_times(
 
 def test_predictions_are_shown_beside_measurements() -> None:
     """Each line says by how much it is off; one that does not hold fails the whole."""
-    good = Check("break-even prefix", "tokens", 1100.0, 1000.0, 0.2)
+    good = Check("break-even prefix", "tokens", 1100.0, 1000.0, 0.2, between=(950.0, 1030.0))
     bad = Check("hit ratio", "of blocks", 0.50, None, 0.01, is_ratio=False)
     row = {"path": "disk", "fixed_ms": 12.0, "gb_per_s": 1.5}
     rows = Rows("plan-validate", "x", "now", {}, [row])
@@ -75,6 +75,7 @@ def test_predictions_are_shown_beside_measurements() -> None:
     text = console.export_text()
 
     assert "10.0%" in text
+    assert "1,000 (950 to 1,030)" in text
     assert "none found" in text
     assert "NO" in text
     assert "loading from disk: 12.0 ms, then 1.50 GB/s" in text

@@ -13,8 +13,9 @@ from kvwise.errors import ConfigError
 from kvwise.planner.catalogue import find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.oracle import Row, Times, estimate_of, oracle_of, read_times, times_text
+from kvwise.planner.oracle import Row, Times, estimate_of, read_times, times_text
 from kvwise.planner.prefill import Prefill
+from kvwise.planner.recompute import oracle_of
 from kvwise.planner.shapes import Precisions
 from kvwise.sim.trace.distance import measure_reuse
 from tests.sim.replay.support import made
@@ -145,7 +146,7 @@ def test_a_wrong_line_is_named(text: str, said: str, tmp_path: Path) -> None:
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     """It is refused with what may be given instead."""
-    with pytest.raises(ConfigError, match="hint: --recompute is roofline or a CSV file"):
+    with pytest.raises(ConfigError, match="hint: --recompute is roofline, aiconfigurator or a CSV"):
         read_times(tmp_path / "none.csv")
 
 

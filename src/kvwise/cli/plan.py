@@ -26,7 +26,7 @@ from kvwise.planner.advise import decide, routes
 from kvwise.planner.catalogue import engine_name, find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.oracle import oracle_of
+from kvwise.planner.recompute import oracle_of
 from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Site

@@ -64,8 +64,9 @@ checking = giving(
             metavar="FILE",
             default=ROOFLINE,
             show_default=True,
-            help="How long computing takes: 'roofline' estimates it; a CSV file with the columns "
-            "tokens and seconds (and cached_tokens) says it.",
+            help="How long computing takes: 'roofline' estimates it; 'aiconfigurator' asks the "
+            "package aiconfigurator-core; a CSV file with the columns tokens and seconds (and "
+            "cached_tokens) says it.",
         ),
         click.option(
             "--validate",
@@ -145,6 +146,8 @@ def show(outcome: Outcome, console: Console) -> None:
         row = check.row()
         digits = 4 if not check.is_ratio else 0
         figures = [_figure(row[name], digits) for name in ("predicted", "measured")]
+        if check.between:
+            figures[1] += " ({:,.0f} to {:,.0f})".format(*check.between)
         offs = [_off(row[name], is_ratio=check.is_ratio) for name in ("off", "off_max")]
         verdict = "yes" if check.holds else "[bold red]NO[/]"
         table.add_row(escape(f"{check.name} ({check.unit})"), *figures, *offs, verdict)

@@ -12,7 +12,7 @@ from kvwise.cli.plan_page import render
 from kvwise.cli.plan_told import NAMED
 from kvwise.errors import ConfigError
 from kvwise.planner.catalogue import NAMELESS
-from kvwise.planner.oracle import ROOFLINE
+from kvwise.planner.oracle import WORDS
 
 JSON, PAGE, STACK = "plan.json", "plan.html", "stack.toml"
 FOLDER = (JSON, PAGE, STACK, "vllm.sh", "sglang.sh")
@@ -27,7 +27,7 @@ def require_files(model_name: str, files: tuple[Path, ...], said: Said) -> None:
     """
     inputs = [*files, Path(model_name)]
     inputs += [said["hardware"]] if said["hardware"] is not None else []
-    inputs += [Path(said["recompute"])] if said["recompute"].lower() != ROOFLINE else []
+    inputs += [Path(said["recompute"])] if said["recompute"].lower() not in WORDS else []
     targets: list[Target] = []
     for option, path in (("--html", said["html"]), ("--stack", said["stack"])):
         if path is not None:
