@@ -107,6 +107,11 @@ def test_classes_keep_the_order(worth: float, times: float) -> None:
     assert worth_class(class_floor(place + 1)) == place + 1 or place == worth_class(1e9)
 
 
+def test_what_is_worth_an_eighth_more_is_told_apart() -> None:
+    """A price in coarser classes lets through by lot what could be chosen."""
+    assert len({worth_class(2**-20 * (1 + part / 8)) for part in range(8)}) == 8
+
+
 def test_a_price_rises_with_offers_and_falls_without() -> None:
     """Under five times the budget there is a price; when nothing is offered it goes away."""
     governor = Governor(1000 * OBJECT)

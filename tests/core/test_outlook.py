@@ -24,23 +24,34 @@ def waited(kind: Kind, pause_s: float, chance: float) -> None:
     kind.hit(bucket_of(pause_s), MANY * chance)
 
 
-def sessions(pause_s: float = PAUSE_S, chance: float = 1.0) -> list[Kind]:
-    """Kinds of the turns of sessions, each of which goes on with a chance until the last one."""
+def sessions(
+    pause_s: float = PAUSE_S, chance: float = 1.0, first: float | None = None
+) -> list[Kind]:
+    """Kinds of the turns of sessions, each of which goes on with a chance until the last one.
+
+    The first one may have another chance.
+    """
     kinds = [Kind(turn) for turn in range(TURNS)]
+    chances = [chance if first is None else first, *[chance] * (TURNS - 2), 0.0]
     for turn, kind in enumerate(kinds):
-        last = turn == TURNS - 1
-        waited(kind, pause_s, 0.0 if last else chance)
-        for _ in range(0 if last else MANY):
+        waited(kind, pause_s, chances[turn])
+        for _ in range(MANY if turn < TURNS - 1 else 0):
             kind.go_on(kinds[turn + 1])
         kind.learn(0)
     return kinds
 
 
-def left(kinds: list[Kind], memory_s: float = 0.0, stay_s: float = 1e4) -> list[float]:
-    """Uses to come after a request of each kind."""
+def after(kinds: list[Kind], memory_s: float = 0.0, stay_s: float = 1e4) -> Outlook:
+    """What is to come after requests of these kinds, looked at until nothing changes."""
     outlook = Outlook()
     for _ in range(20 * RENEW_EVERY + 1):
         outlook.look(kinds, memory_s, stay_s)
+    return outlook
+
+
+def left(kinds: list[Kind], memory_s: float = 0.0, stay_s: float = 1e4) -> list[float]:
+    """Uses to come after a request of each kind."""
+    outlook = after(kinds, memory_s, stay_s)
     return [outlook.uses(kind, 0.0, kind, stay_s) for kind in kinds]
 
 
@@ -61,6 +72,28 @@ def test_a_tier_that_forgets_before_the_next_turn_is_of_no_use() -> None:
     """Blocks are of use only if each pause ends while they stay."""
     assert max(left(sessions(pause_s=1000.0), stay_s=100.0)) == pytest.approx(0, abs=0.05)
     assert left(sessions(pause_s=1000.0))[0] == pytest.approx(TURNS - 1, abs=0.05)
+
+
+@pytest.mark.parametrize(("first", "worth"), [(0.2, 0.25), (0.5, 1.0), (0.75, 3.0), (1.0, 4.0)])
+def test_what_can_wait_is_worth_what_waiting_loses(first: float, worth: float) -> None:
+    """Waiting loses the next use only, against the chance that none comes, where more follow."""
+    kinds = sessions(first=first)
+    outlook = after(kinds)
+    first_turn, second_turn = (outlook.worth(kind, 0.0, kind, 1e4) for kind in kinds[:2])
+    assert first_turn / second_turn == pytest.approx(worth / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("first", [0.1, 0.4, 0.7, 0.95])
+@pytest.mark.parametrize("chance", [0.2, 0.8])
+def test_at_its_worth_a_write_is_as_good_now_as_later(first: float, chance: float) -> None:
+    """Below that price a write now saves more than one after the next use, above it less."""
+    kinds = sessions(chance=chance, first=first)
+    outlook, kind = after(kinds), kinds[0]
+    uses, again = outlook.uses(kind, 0.0, kind, 1e4), kind.chance(0.0, 1e4)
+    later = (uses - again) / again
+    worth = outlook.worth(kind, 0.0, kind, 1e4) * outlook._usual
+    for price, sign in ((0.99 * worth, 1), (1.01 * worth, -1)):
+        assert sign * (uses - price - again * max(0.0, later - price)) > 0
 
 
 def test_what_follows_itself_goes_on_until_it_ends() -> None:

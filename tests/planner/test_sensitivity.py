@@ -78,6 +78,17 @@ def test_swings_are_what_levels_save() -> None:
     assert widths == sorted(widths, reverse=True)
 
 
+def test_inputs_of_what_is_not_bought_are_left_out() -> None:
+    """Where no drives are to be, what they cost and read moves nothing, and is no line."""
+    demand, site = demand_of(made(1_500, ("chat",))), replace(small(), drives=0)
+    decisions = decide(site, demand, {})
+    names = {one.knob.name for one in swings(site, demand, decisions)}
+
+    assert chosen(decisions) == ("dram",)
+    assert {"GPU price", "memory price", "prefill time"} <= names
+    assert not {"drive rate", "drive rating", "drive price"} & names
+
+
 def test_other_hardware_is_decided_anew() -> None:
     """FP8 KV leaves nothing to compress, and there is a case for each other kind of hardware."""
     demand, site = demand_of(made(1_500, ("chat",))), small()

@@ -54,13 +54,13 @@ that time: it would save at first what it may spend, or run dry long before the 
 STAY_S_MAX = 30.0 * DAY_S
 LIFE_YEARS_MAX = 1000.0
 YEAR_DAYS = 365.25
-_STEPS = 4
+_STEPS = 8
 _EXPONENT_MIN, _EXPONENT_MAX = -56, 8
 _CLASSES = (_EXPONENT_MAX - _EXPONENT_MIN) * _STEPS
 
 
 def worth_class(worth: float) -> int:
-    """The class of a worth in seconds per byte: four to each doubling, the lowest is 0."""
+    """The class of a worth in seconds per byte: eight to each doubling, the lowest is 0."""
     if worth <= 0:
         return 0
     fraction, exponent = math.frexp(worth)

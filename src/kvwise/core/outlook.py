@@ -150,11 +150,17 @@ class Outlook:
         return counted + chance * self._after(kind)
 
     def worth(self, hazards: Hazards, age_s: float, kind: Kind, horizon_s: float) -> float:
-        """Uses to come over those that are usual after a next one.
+        """The price in uses at which a write now is as good as one after the next use.
 
-        So it stays of one size while they are learned, and prices of yesterday say something today.
+        Who waits loses that use, and saves the write where none comes. The price is over the uses
+        that are usual after a next one, so it stays of one size while they are learned, and prices
+        of yesterday say something today.
         """
-        return self.uses(hazards, age_s, kind, horizon_s) / self._usual
+        uses = self.uses(hazards, age_s, kind, horizon_s)
+        chance, counted = self._next_use(hazards, age_s, horizon_s)
+        if chance < 1:
+            uses = min(uses, counted / (1 - chance))
+        return uses / self._usual
 
     def _next_use(self, hazards: Hazards, age_s: float, horizon_s: float) -> tuple[float, float]:
         """The chance of a next use within a time, and for how much it counts on average."""

@@ -1,6 +1,7 @@
 """Worth: the seconds that a block on a lower tier would save. It decides nothing.
 
-Worth of a block = uses to come while it stays x (seconds to compute it - seconds to load it).
+Worth of a block = uses to come while it stays x (seconds to compute it - seconds to load it); what
+may as well wait for its next use counts fewer of them.
 A block is of no use without its prefix, so blocks of one chain are looked at together: a bundle is
 a piece of the chain that is worth more per byte than what comes after it, and pays for blocks in it
 that alone would not.

@@ -30,7 +30,7 @@ from kvwise.errors import FrameError
 from kvwise.live.clock import now_ns, unix_ns
 from kvwise.units import NS_PER_S
 
-MAGIC = b"KVWBUDG1"
+MAGIC = b"KVWBUDG2"
 NAME = "budget.kvwise"
 FILE_BYTES_MAX = 64 * 1024
 SAVE_S = 5.0

@@ -249,7 +249,7 @@ def _verdicts(decisions: Sequence[Decision]) -> dict[str, Verdict]:
 
 
 def swings(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[Swing]:
-    """What the levels that are to be save when each input is off, the widest first.
+    """What the levels that are to be save when an input is off that matters, the widest first.
 
     The site has what was decided on, so that what is bought stays what it is.
     """
@@ -263,7 +263,8 @@ def swings(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[Sw
             net_usd(decide(*knob.turn(site, demand, factor), {}), levels)
             for factor in (knob.low, knob.high)
         )
-        found.append(Swing(knob, value, low, high))
+        if low != high:
+            found.append(Swing(knob, value, low, high))
     return sorted(found, key=lambda one: -abs(one.high_usd - one.low_usd))
 
 
