@@ -26,6 +26,7 @@ from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others, freeze, keep_off, thaw
 from kvwise.bench.engine_rig import engine_cores
 from kvwise.bench.engine_stats import median, ratio, unrest
+from kvwise.bench.engine_switch import Switch
 from kvwise.bench.engine_tax import burst_columns, request_columns
 from kvwise.bench.places import SetupError
 from kvwise.bench.rows import Row, Rows
@@ -37,6 +38,8 @@ from tests.processes import state
 
 OPTIONS = EngineBenchOptions(
     out=Path(),
+    usual=3,
+    usual_bursts=2,
     requests=3,
     starts=1,
     prompt_tokens=256,
@@ -86,13 +89,27 @@ def test_neighbouring_pairs_are_drawn_together() -> None:
     """They share what the machine did meanwhile, so that three of them say little more than one."""
     drift = [1 + 0.01 * place for place in range(24)]
     mixed = [drift[place * 7 % 24] for place in range(24)]
-    slow, quick = ratio(drift, [1.0] * 24), ratio(mixed, [1.0] * 24)
+    slow, mixed_up = ratio(drift, [1.0] * 24), ratio(mixed, [1.0] * 24)
 
-    assert slow.median == quick.median
-    assert slow.high - slow.low > 1.2 * (quick.high - quick.low)
+    assert slow.median == mixed_up.median
+    assert slow.high - slow.low > 1.2 * (mixed_up.high - mixed_up.low)
     few = ratio([0.8, 1.0, 1.2], [1.0] * 3)
     assert few.low < few.median < few.high
     assert (ratio([1.2], [1.0]).low, ratio([1.2], [1.0]).high) == (1.2, 1.2)
+
+
+def test_a_switch_is_seen_by_who_looked_before(tmp_path: Path) -> None:
+    """The engine has it open when the bench turns it; a file that is not there is an error."""
+    ours = Switch.make(tmp_path / "switch")
+    theirs = Switch(tmp_path / "switch")
+    seen = [theirs.is_on]
+    for on in (False, True):
+        ours.turn(on=on)
+        seen.append(theirs.is_on)
+
+    assert seen == [True, False, True]
+    with pytest.raises(FileNotFoundError):
+        Switch(tmp_path / "none")
 
 
 def test_starts_are_drawn_before_pairs() -> None:
@@ -130,8 +147,8 @@ def test_unrest_is_the_middle_half_over_the_median() -> None:
 
 def test_a_row_says_which_way_its_ratios_go() -> None:
     """Slower first tokens give more than one, fewer tokens a second less than one."""
-    slow, quick = [Timed(202.0, 404.0, 303.0, 1.0, 0)] * 3, [Timed(200.0, 400.0, 300.0, 1.0, 0)] * 3
-    row = request_columns(slow, quick) | burst_columns([Burst(99.0, 0)], [Burst(100.0, 0)])
+    slow, fast = [Timed(202.0, 404.0, 303.0, 1.0, 0)] * 3, [Timed(200.0, 400.0, 300.0, 1.0, 0)] * 3
+    row = request_columns(slow, fast) | burst_columns([Burst(99.0, 0)], [Burst(100.0, 0)])
 
     assert (row["ttft_ratio"], row["request_ratio"], row["cpu_ratio"]) == (1.01, 1.01, 1.01)
     assert row["n"] == 3
@@ -307,17 +324,19 @@ def test_what_is_no_worker_is_kept_off() -> None:
     ("place", "name", "value", "word"),
     [
         (0, "waited", 0.2, "20.0%"),
-        (0, "unrest", 0.3, "30.0%"),
+        (0, "ttft_ratio_interval", [0.985, 1.015], "0.985 and 1.015, since the middle half"),
         (0, "others_cores", 0.4, "0.40 cores"),
         (0, "stored_tokens_per_request", 31, "31 tokens of a request of cold_tax"),
-        (2, "stored_tokens_per_request", 0, "0 of 1024 tokens"),
+        (1, "stored_tokens_per_request", 0, "0 of 1024 tokens"),
     ],
 )
-def test_what_spoils_a_run_is_noted(place: int, name: str, value: float, word: str) -> None:
+def test_what_spoils_a_run_is_noted(place: int, name: str, value: object, word: str) -> None:
     """Next to how to read the numbers, and to what the control says of them."""
-    usual: Row = {"waited": 0.0, "unrest": 0.0, "others_cores": 0.0, "prompt_tokens": 1024}
+    usual: Row = {"waited": 0.0, "unrest": 0.3, "others_cores": 0.0, "prompt_tokens": 1024}
+    usual["ttft_ratio_interval"] = [0.995, 1.01]
     usual |= {"stored_tokens_per_request": 0, "learned_prompts": 90}
-    rows: list[Row] = [usual, {}, {"stored_tokens_per_request": 992}, _row("control")]
+    all_: Row = {"stored_tokens_per_request": 992, "prompt_tokens": 1024}
+    rows: list[Row] = [usual, all_, {}, _row("control")]
     quiet = _notes(rows)
     said = _notes([row | {name: value} if at == place else row for at, row in enumerate(rows)])
 
@@ -396,7 +415,8 @@ def test_the_rows_are_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[s
 def _command(out: Path) -> list[str]:
     """A run as short as there can be."""
     command = [sys.executable, "-m", "kvwise", "bench", "engine", "--quick", "--json"]
-    return [*command, "--requests", "3", "--prompt-tokens", "512", "--out", str(out)]
+    command += ["--requests", "3", "--cold-requests", "3", "--prompt-tokens", "512"]
+    return [*command, "--out", str(out)]
 
 
 @pytest.mark.engine
@@ -412,16 +432,18 @@ def test_a_short_run_on_a_real_engine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     *rows, once = rows
-    usual, tax, store, control, dram, disk = rows
-    names = ["cold_tax", "cold_tax.all", "store_tax", "control", "hit.dram", "hit.disk"]
+    usual, all_, tax, control, dram, disk = rows
+    names = ["cold_tax", "cold_tax.all", "cold_tax.engines", "control", "hit.dram", "hit.disk"]
     assert [row["path"] for row in rows] == names
     assert (once["path"], once["requests"]) == ("one_shot", 20)
     assert 0 < sum(once["written_bytes"]) <= 2.1 * once["all_bytes"]
-    assert tax["prompt_tokens"] - 32 <= store["stored_tokens_per_request"] <= tax["prompt_tokens"]
+    for row in (all_, tax):  # the half that was asked without kvwise is not stored
+        assert 512 - 32 <= row["stored_tokens_per_request"] <= row["prompt_tokens"] == 512
     assert [row["n"] for row in rows[:4]] == [3, 3, 3, 2]
     assert [len(row["pairs"]) for row in rows[:4]] == [3, 3, 3, 2]
     assert (tax["n_bursts"], control["n_bursts"]) == (2, 1)
-    assert tax["cached_tokens"] == usual["cached_tokens"] == 0
+    assert tax["cached_tokens"] == all_["cached_tokens"] == usual["cached_tokens"] == 0
+    assert usual["against"] == all_["against"] != tax["against"]
     assert 0 < usual["learned_prompts"] <= 10
     assert 0 <= tax["waited"] <= 1
     assert 0 < tax["held_ms_per_request"] < tax["request_ms"]["median"]

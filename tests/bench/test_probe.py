@@ -7,6 +7,7 @@ import time
 from datetime import date
 from importlib import util
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_of_three_figures_warms_up() -> None:
     """A median leaves out what touched everything for the first time, if enough others are."""
     assert figure([9.0, 1.0, 3.0])["gbps"] == 2.0
+    assert figure([9.0, 1.0, 3.0, 8.0], fmean)["gbps"] == 4.0
     assert figure([9.0, 1.0]) == {"gbps": 5.0, "gbps_low": 1.0, "gbps_high": 9.0, "rounds": 2}
 
 

@@ -30,9 +30,10 @@ def test_verdicts_change_where_it_is_said() -> None:
     for one in decisions:
         for change in one.changes:
             knob = knobs[change.knob]
+            still = routed if knob.keeps_room else {}
             nearer = change.factor / CLOSE if change.factor > 1 else change.factor * CLOSE
             there, before = (
-                by_boundary(decide(*knob.turn(site, demand, factor), routed)).get(one.boundary)
+                by_boundary(decide(*knob.turn(site, demand, factor), still)).get(one.boundary)
                 for factor in (change.factor, nearer)
             )
             assert (there.verdict if there else Verdict.NO) is change.becomes
@@ -43,6 +44,23 @@ def test_verdicts_change_where_it_is_said() -> None:
     assert ("nvme", "drive rate") in named
     assert ("nvme", "drive price") in named
     assert ("quantise", "reuse") in named
+
+
+def test_of_routing_nothing_is_said_where_sizes_change() -> None:
+    """Requests were routed to what was decided on: other sizes tell nothing of router and tier."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(small(), hosts=2, dram_most_bytes=200e9)
+    routed = routes(site, demand, quiet)
+    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
+    knobs = {knob.name: knob for knob in KNOBS}
+    bought = {name: by_boundary(decisions)[name].numbers["bytes"] for name in chosen(decisions)}
+    routing = [one for one in decisions if one.boundary in {"shared", "router"}]
+
+    assert len(routing) == 2
+    for change in (change for one in routing for change in one.changes):
+        turned = decide(*knobs[change.knob].turn(site, demand, change.factor), routed)
+        held = {name: by_boundary(turned)[name].numbers["bytes"] for name in chosen(turned)}
+        assert held == bought
 
 
 def test_swings_are_what_levels_save() -> None:
@@ -58,6 +76,17 @@ def test_swings_are_what_levels_save() -> None:
     assert found["prefill time"].low_usd < middle < found["prefill time"].high_usd
     widths = [abs(one.high_usd - one.low_usd) for one in found.values()]
     assert widths == sorted(widths, reverse=True)
+
+
+def test_inputs_of_what_is_not_bought_are_left_out() -> None:
+    """Where no drives are to be, what they cost and read moves nothing, and is no line."""
+    demand, site = demand_of(made(1_500, ("chat",))), replace(small(), drives=0)
+    decisions = decide(site, demand, {})
+    names = {one.knob.name for one in swings(site, demand, decisions)}
+
+    assert chosen(decisions) == ("dram",)
+    assert {"GPU price", "memory price", "prefill time"} <= names
+    assert not {"drive rate", "drive rating", "drive price"} & names
 
 
 def test_other_hardware_is_decided_anew() -> None:

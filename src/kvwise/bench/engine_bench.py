@@ -32,14 +32,14 @@ WAITED_MAX = 0.01
 """An engine that waits for its processor for more than this part of a request is not alone."""
 OTHERS_CORES_MAX = 0.05
 """What else runs and uses more is felt, on the engine's cores or beside them."""
-UNREST_MAX = 0.05
-"""Times of the same work that differ by more than this say little about a hundredth."""
+WIDTH_MAX = 0.02
+"""A wider interval says little about a hundredth."""
 
 _READING = (
-    "ratios are with kvwise / without it just before and after (cold_tax; cold_tax.all where "
-    "everything is stored), storing / not storing in one engine (store_tax), without kvwise on "
-    "both sides (control), or kvwise / the engine's own cache (hits); they are medians, and "
-    "intervals hold 95 % of bootstrap draws"
+    "ratios are with kvwise / without it just before and after: in one engine that kvwise is taken "
+    "away from in turns (cold_tax; cold_tax.all where everything is stored), of two engines "
+    "(cold_tax.engines), without kvwise on both sides (control), or kvwise / the engine's own "
+    "cache (hits); they are medians, and intervals hold 95 % of bootstrap draws"
 )
 _BURSTS = (
     f"throughput counts tokens of prompts and answers over a burst of {BURST_REQUESTS} requests "
@@ -55,7 +55,9 @@ class EngineBenchOptions:
 
     Attributes:
         out: folder for the logs and, during the run, the disk tier.
-        requests: cold requests with kvwise in each comparison.
+        usual: cold requests with kvwise as operators meet it.
+        usual_bursts: likewise bursts, two at least.
+        requests: cold requests with kvwise in each of the other comparisons.
         starts: how often both engines are started for cold requests.
         prompt_tokens: tokens of each prompt.
         bursts: bursts of each kind, two at least.
@@ -69,6 +71,8 @@ class EngineBenchOptions:
     """
 
     out: Path
+    usual: int
+    usual_bursts: int
     requests: int
     starts: int
     prompt_tokens: int
@@ -84,7 +88,7 @@ class EngineBenchOptions:
     @property
     def disk_bytes(self) -> int:
         """Room for every prompt."""
-        prompts = 3 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS + self.learn
+        prompts = 2 * (self.requests + self.bursts * BURST_REQUESTS) + WARM_UPS + self.learn
         needed = (prompts + self.hits + 1) * self.prompt_tokens * _TOKEN_BYTES
         needed += self.one_shot * LEAST_TOKENS * _TOKEN_BYTES
         return max(GIB, needed)
@@ -105,7 +109,7 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
         for number in range(1, options.starts):
             progress.done(f"start {number} of {options.starts}")
             with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
-                earlier.append(cold_start(rig, _ready(rig, options, number)))
+                earlier.append(cold_start(_ready(rig, options, number)))
         with prepared(out, options.disk_bytes, options.spare_cores, progress) as rig:
             facts |= {"engine": f"vLLM {chat.version(rig.bare.port)}", "engine_cores": rig.cores}
             rows = _measure(rig, options, earlier)
@@ -125,6 +129,8 @@ def run_engine_bench(options: EngineBenchOptions, command: str, progress: Progre
 def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> Ready:
     """Both engines warm, with prompts that no other start has."""
     plan = Plan(
+        usual=options.usual,
+        usual_bursts=options.usual_bursts,
         requests=options.requests,
         bursts=options.bursts,
         burst_requests=BURST_REQUESTS,
@@ -142,7 +148,7 @@ def _ready(rig: Rig, options: EngineBenchOptions, start: int) -> Ready:
     for _ in range(WARM_UPS):
         bare.one(prompts.next())
         cached.one(prompts.next())
-    return Ready(plan, prompts, bare, cached)
+    return Ready(rig, plan, prompts, bare, cached)
 
 
 def _counter(load: Load) -> Callable[[list[chat.Message]], int]:
@@ -154,33 +160,33 @@ def _measure(rig: Rig, options: EngineBenchOptions, earlier: list[Start]) -> lis
     """Every row; cold requests of earlier starts are among them."""
     ready = _ready(rig, options, 0)
     plan, prompts, cached = ready.plan, ready.prompts, ready.cached
-    cold = cold_tax(rig, ready, earlier)
+    cold = cold_tax(ready, earlier)
     computed_ms = cold[0]["base_ttft_ms"]["median"]
     found = [*cold, *hits(rig, plan, prompts, cached, computed_ms)]
     short = Prompts(_counter(cached), LEAST_TOKENS, options.seed + 1)
     shot = one_shot(rig, options.one_shot, short, cached, prompts.next())
-    return [usual_tax(rig, ready, options.learn), *found, shot]
+    return [usual_tax(ready, options.learn), *found, shot]
 
 
 def _notes(rows: list[Row]) -> list[str]:
     """What a reader must know to take the numbers right."""
-    usual, _, store, control = rows[:4]
+    usual, all_, _, control = rows[:4]
     notes = [_READING, _BURSTS]
     if usual["stored_tokens_per_request"]:
         notes.append(
             f"{usual['stored_tokens_per_request']} tokens of a request of cold_tax were stored: "
             f"{usual['learned_prompts']} prompts were too few to learn that none of them comes back"
         )
-    if store["stored_tokens_per_request"] < usual["prompt_tokens"] // 2:
+    if all_["stored_tokens_per_request"] < all_["prompt_tokens"] // 2:
         notes.append(
-            f"{store['stored_tokens_per_request']} of {usual['prompt_tokens']} tokens of a cold "
-            "request were stored: store_tax says little about what storing costs"
+            f"{all_['stored_tokens_per_request']} of {all_['prompt_tokens']} tokens of a cold "
+            "request were stored: cold_tax.all says little about what storing costs"
         )
     for name in ("ttft_ratio", "throughput_ratio"):
         low, high = control[f"{name}_interval"]
         notes.append(
             f"{name} of an engine without kvwise against itself came to {control[name]:.3f} "
-            f"({low:.3f} to {high:.3f}): this run cannot tell a smaller tax from none"
+            f"({low:.3f} to {high:.3f}): cold_tax.engines cannot tell a smaller tax from none"
         )
     return [*notes, *_disturbed(usual)]
 
@@ -198,9 +204,11 @@ def _disturbed(tax: Row) -> list[str]:
             f"others had the engine's processors for {tax['waited']:.1%} of a cold request "
             "without kvwise: end what else runs, and measure again"
         )
-    if tax["unrest"] > UNREST_MAX:
+    low, high = tax["ttft_ratio_interval"]
+    if high - low > WIDTH_MAX:
         notes.append(
-            f"the middle half of the cold requests without kvwise lie {tax['unrest']:.1%} "
-            "apart: the machine was not quiet enough to tell one in a hundred"
+            f"cold_tax lies somewhere between {low:.3f} and {high:.3f}, since the middle half of "
+            f"the requests without kvwise lie {tax['unrest']:.1%} apart: only more requests "
+            "(--cold-requests) or a quieter machine can tell one in a hundred"
         )
     return notes

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from kvwise.bench import chat
 from kvwise.bench.chat import Answer, Message, Question
@@ -103,20 +102,15 @@ class Load:
             cached_tokens=answer.cached_tokens,
         )
 
-    def burst(
-        self,
-        prompts: Sequence[Conversation],
-        at_a_time: int,
-        hints: dict[str, bool] | None = None,
-    ) -> Burst:
-        """Ask all, so many at a time, with hints for kvwise if so wished.
+    def burst(self, prompts: Sequence[Conversation], at_a_time: int) -> Burst:
+        """Ask all, so many at a time.
 
         Raises:
             EngineError: the engine refused one or fell silent.
         """
         begin_s = time.perf_counter()
         with ThreadPoolExecutor(at_a_time, thread_name_prefix="kvwise-bench") as pool:
-            answers = list(pool.map(partial(self._ask, hints=hints), prompts))
+            answers = list(pool.map(self._ask, prompts))
         seconds = time.perf_counter() - begin_s
         tokens = sum(answer.prompt_tokens + len(answer.tokens) for answer in answers)
         return Burst(tokens / seconds, sum(answer.cached_tokens for answer in answers))

@@ -22,6 +22,7 @@ from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.engine_cpu import process_s, processes
 from kvwise.bench.engine_load import Conversation, Load
 from kvwise.bench.engine_quiet import freeze, keep_off, thaw
+from kvwise.bench.engine_switch import Switch
 from kvwise.bench.places import SetupError
 from kvwise.bench.progress import Progress
 from kvwise.bench.provision import ensure_engine, ensure_smollm2
@@ -48,6 +49,7 @@ class Rig:
     Attributes:
         bare: the engine without kvwise.
         cached: the engine with kvwise.
+        switch: takes kvwise away from it.
         daemon: holds what the cached engine computes.
         cores: cores that each engine computes on.
         spare: cores for everything else; the same ones where none was spared.
@@ -55,6 +57,7 @@ class Rig:
 
     bare: Engine
     cached: Engine
+    switch: Switch
     daemon: Daemon
     cores: list[int]
     spare: list[int]
@@ -65,13 +68,16 @@ class Rig:
         """Sessions of all processes."""
         return {self.bare.session, self.cached.session, self.daemon.session}
 
-    def only(self, engine: Engine) -> None:
+    def only(self, engine: Engine, *, has_kvwise: bool = True) -> None:
         """Let only this engine run from now on, beside a daemon that has written everything.
+
+        Without `has_kvwise` it runs as if it had been started without a connector.
 
         Raises:
             SetupError: the disk is too slow for this bench.
         """
         self.settle()
+        self.switch.turn(on=has_kvwise)
         for other in (self.bare, self.cached):
             if other is not engine:
                 freeze(other.session)
@@ -141,24 +147,25 @@ def prepared(out: Path, disk_bytes: int, spare_cores: int, progress: Progress) -
         )
         with Daemon.start(options, progress) as daemon:
             folders = [out / name for name in ("bare", "cached")]
-            caches = (None, {"client.url": str(socket)})
             for folder in folders:
                 folder.mkdir(exist_ok=True)
                 (folder / "engine.log").unlink(missing_ok=True)
-            bare, cached = (
-                EngineOptions(python, model, folder, cache, cores)
-                for folder, cache in zip(folders, caches, strict=True)
-            )
+            place_of_switch = Path(place) / "switch"
+            switch = Switch.make(place_of_switch)
+            bare = EngineOptions(python, model, folders[0], None, cores)
+            cache = {"client.url": str(socket)}
+            cached = EngineOptions(python, model, folders[1], cache, cores, place_of_switch)
             with Engine.begin(bare) as first, Engine.begin(cached) as second:
                 first.wait_ready(progress)
                 second.wait_ready(progress)
                 progress.done("two engines are ready, one with kvwise and one without")
-                rig = Rig(first, second, daemon, cores, spare, progress)
+                rig = Rig(first, second, switch, daemon, cores, spare, progress)
                 keep_off(rig.sessions, spare)
                 try:
                     yield rig
                 finally:
                     progress.now("stopping the engines and the daemon")
+                    switch.turn(on=True)
                     for engine in (first, second):
                         thaw(engine.session)
                     rig.daemon.stop()

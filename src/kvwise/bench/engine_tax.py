@@ -5,13 +5,13 @@ one burst, and only the engine whose turn it is runs. Each request of one side i
 two of the other side around it, because a machine that others share is another one a few seconds
 later. There are four comparisons:
 
-- an engine with kvwise against one without it, which holds all that kvwise costs, and also what
-  two processes of the same program may differ by from one start to the next, unless both are
-  started several times;
-- the engine with kvwise against itself when told to leave a request alone, which is free of that
-  and holds what storing costs, but not what merely having a connector does;
-- once more the first comparison, as operators meet it: by default prompts of a kind that never
-  comes back are soon no longer stored;
+- one engine with kvwise against itself when kvwise is taken away from it (`engine_switch`): as
+  operators meet it, because by default prompts of a kind that never comes back are soon no longer
+  stored;
+- the same where everything is stored;
+- an engine with kvwise against another one that was started without, which holds what vLLM itself
+  does otherwise for any connector, and also what two processes of the same program may differ by
+  from one start to the next, unless both are started several times;
 - for control each request without kvwise against the two of its kind around it: what they differ by
   is the machine's, and so may be as much of what the others come to.
 
@@ -29,7 +29,7 @@ from kvwise.bench.engine_load import Burst, Load, Timed
 from kvwise.bench.engine_prompts import Prompts
 from kvwise.bench.engine_quiet import Others
 from kvwise.bench.engine_rig import Rig
-from kvwise.bench.engine_stats import median, ratio, unrest
+from kvwise.bench.engine_stats import Ratio, median, ratio, unrest
 from kvwise.bench.rows import Row
 from kvwise.bench.server import Engine
 
@@ -40,7 +40,9 @@ T = TypeVar("T", Timed, Burst)
 IDLE_PROMPTS = 5
 """So many in a row that are not stored show that the daemon has learned its lesson."""
 
-_ALONE = {"no_load": True, "no_store": True}
+ITSELF = "the same engine with kvwise taken away"
+ANOTHER = "an engine that was started without kvwise"
+
 _TIMES = ("ttft_ms", "request_ms", "cpu_ms", "waited_ms")
 
 
@@ -49,14 +51,17 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        requests: cold requests with kvwise in each comparison; one more of the other side.
-        bursts: bursts with kvwise, two at least; one more without it.
+        usual: cold requests with kvwise as operators meet it; one more of the other side.
+        usual_bursts: likewise bursts, two at least.
+        requests, bursts: the same in each of the other comparisons.
         burst_requests, at_a_time: requests in a burst, and how many of them are under way at once.
         hits: prompts that are asked again.
         repeats: how often each of them is asked from memory.
         restarts: of the daemon, after each of which they are asked from disk.
     """
 
+    usual: int
+    usual_bursts: int
     requests: int
     bursts: int
     burst_requests: int
@@ -74,6 +79,7 @@ class Ready:
         bare, cached: the engine without kvwise, and the one with it.
     """
 
+    rig: Rig
     plan: Plan
     prompts: Prompts
     bare: Load
@@ -82,11 +88,11 @@ class Ready:
 
 @dataclass(slots=True)
 class _Side:
-    """What one engine did, told these hints."""
+    """What one engine did, with or without kvwise."""
 
     engine: Engine
     load: Load
-    hints: dict[str, bool] | None = None
+    has_kvwise: bool
     requests: list[Timed] = field(default_factory=list)
     bursts: list[Burst] = field(default_factory=list)
 
@@ -106,76 +112,65 @@ class Start:
     base_bursts: list[Burst]
 
 
-def cold_start(rig: Rig, ready: Ready) -> Start:
+def cold_start(ready: Ready) -> Start:
     """Measure cold requests in one start of both engines, and nothing else.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, ready.cached)
-    _requests(rig, ready.plan, ready.prompts, without, with_)
-    _bursts(rig, ready.plan, ready.prompts, without, with_)
+    without = _Side(ready.rig.bare, ready.bare, has_kvwise=False)
+    with_ = _Side(ready.rig.cached, ready.cached, has_kvwise=True)
+    _requests(ready, ready.plan.requests, without, with_)
+    _bursts(ready, ready.plan.bursts, without, with_)
     return _start(without, with_)
 
 
-def cold_tax(rig: Rig, ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]:
-    """Measure new requests where all is stored: `cold_tax.all`, `store_tax` and `control`.
+def cold_tax(ready: Ready, earlier: Sequence[Start] = ()) -> list[Row]:
+    """Measure new requests where all is stored: `cold_tax.all`, `cold_tax.engines` and `control`.
 
-    The first of them holds what `earlier` starts of both engines came to as well.
+    The second of them holds what `earlier` starts of both engines came to as well.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
-    alone, storing = _Side(rig.cached, cached, _ALONE), _Side(rig.cached, cached)
-    tax = _compared(rig, ready, "cold_tax.all", earlier)
-    before = cached.stored_tokens()
-    _requests(rig, plan, prompts, alone, storing)
-    stored_tokens = cached.stored_tokens() - before
-    _bursts(rig, plan, prompts, alone, storing)
-    store: Row = {
-        "path": "store_tax",
-        "against": "the same engine, told to leave a request alone",
-        **request_columns(storing.requests, _means(alone.requests, 1)),
-        **burst_columns(storing.bursts, _means(alone.bursts, 1)),
-        "stored_tokens_per_request": round(stored_tokens / plan.requests),
-    }
+    counts = ready.plan.requests, ready.plan.bursts
+    itself = _Side(ready.rig.cached, ready.cached, has_kvwise=False)
+    bare = _Side(ready.rig.bare, ready.bare, has_kvwise=False)
+    all_ = _compared(ready, "cold_tax.all", itself, counts)
+    engines = _compared(ready, "cold_tax.engines", bare, counts, earlier)
     control: Row = {
         "path": "control",
         "against": "itself, just before and after",
-        **request_columns(tax.without.requests[1:-1], _means(tax.without.requests, 2)),
-        **burst_columns(tax.without.bursts[1:-1], _means(tax.without.bursts, 2)),
+        **request_columns(bare.requests[1:-1], _means(bare.requests, 2)),
+        **burst_columns(bare.bursts[1:-1], _means(bare.bursts, 2)),
     }
-    rows = [tax.row, store, control]
-    for row in rows:
-        _tell(rig, row)
-    return rows
+    _tell(ready, control)
+    return [all_, engines, control]
 
 
-def usual_tax(rig: Rig, ready: Ready, learn: int) -> Row:
-    """Measure the same as operators meet it, `cold_tax`: with a daemon that has default settings.
+def usual_tax(ready: Ready, learn: int) -> Row:
+    """Measure new requests as operators meet them, `cold_tax`: with default settings.
 
-    First it may learn from so many prompts at most that none like them comes back.
+    First the daemon may learn from so many prompts at most that none like them comes back.
 
     Raises:
         EngineError: an engine refused a request or fell silent.
         SetupError: the disk is too slow for this bench.
     """
-    learned = _teach(rig, ready, learn)
-    row = _compared(rig, ready, "cold_tax").row
-    row["learned_prompts"] = learned
-    _tell(rig, row)
-    return row
+    learned = _teach(ready, learn)
+    counts = ready.plan.usual, ready.plan.usual_bursts
+    without = _Side(ready.rig.cached, ready.cached, has_kvwise=False)
+    return _compared(ready, "cold_tax", without, counts) | {"learned_prompts": learned}
 
 
-def _teach(rig: Rig, ready: Ready, most: int) -> int:
+def _teach(ready: Ready, most: int) -> int:
     """Send prompts until none of some in a row was stored, `most` of them; how many it took."""
-    rig.only(rig.cached)
+    ready.rig.only(ready.rig.cached)
     sent = idle = 0
     while sent < most and idle < IDLE_PROMPTS:
-        rig.progress.now(f"prompt {sent + 1} of {most} at most, until no more are stored")
+        ready.rig.progress.now(f"prompt {sent + 1} of {most} at most, until no more are stored")
         before = ready.cached.stored_tokens()
         ready.cached.one(ready.prompts.next(), 1)
         sent += 1
@@ -183,48 +178,50 @@ def _teach(rig: Rig, ready: Ready, most: int) -> int:
     return sent
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """A row of the engine with kvwise against the one without, and what the latter did."""
+def _compared(
+    ready: Ready,
+    path: str,
+    without: _Side,
+    counts: tuple[int, int],
+    earlier: Sequence[Start] = (),
+) -> Row:
+    """Ask the engine with kvwise and `without` in turns, so many requests and bursts.
 
-    row: Row
-    without: _Side
-
-
-def _compared(rig: Rig, ready: Ready, path: str, earlier: Sequence[Start] = ()) -> _Compared:
-    """Ask both engines in turns; the row holds what `earlier` starts came to as well."""
-    plan, prompts, cached = ready.plan, ready.prompts, ready.cached
-    without, with_ = _Side(rig.bare, ready.bare), _Side(rig.cached, cached)
+    The row holds what `earlier` starts came to as well.
+    """
+    (requests, bursts), rig, cached = counts, ready.rig, ready.cached
+    with_ = _Side(rig.cached, cached, has_kvwise=True)
     others, begin_s, begin_held_s = Others(rig.sessions), rig.daemon_cpu_s(), cached.held_s()
     before = cached.stored_tokens()
-    _requests(rig, plan, prompts, without, with_)
+    _requests(ready, requests, without, with_)
     cpu_s, held_s = rig.daemon_cpu_s() - begin_s, cached.held_s() - begin_held_s
     stored_tokens = cached.stored_tokens() - before
-    drain_s = _bursts(rig, plan, prompts, without, with_)
+    drain_s = _bursts(ready, bursts, without, with_)
     waited = [one.waited_ms / one.request_ms for one in without.requests]
-    starts = [*earlier, _start(without, with_)]
     row: Row = {
         "path": path,
-        "against": "the engine without kvwise",
-        **_of_starts(starts),
-        "prompt_tokens": prompts.tokens,
+        "against": ITSELF if without.engine is with_.engine else ANOTHER,
+        **_of_starts([*earlier, _start(without, with_)]),
+        "prompt_tokens": ready.prompts.tokens,
         "cached_tokens": max(one.cached_tokens for one in with_.requests),
-        "stored_tokens_per_request": round(stored_tokens / plan.requests),
-        "held_ms_per_request": round(1000 * held_s / plan.requests, 1),
-        "daemon_cpu_ms_per_request": round(1000 * cpu_s / plan.requests, 1),
+        "stored_tokens_per_request": round(stored_tokens / requests),
+        "held_ms_per_request": round(1000 * held_s / requests, 1),
+        "daemon_cpu_ms_per_request": round(1000 * cpu_s / requests, 1),
         "drain_after_burst_ms": round(1000 * drain_s, 1),
         "unrest": round(unrest([one.ttft_ms for one in without.requests]), 3),
         "waited": round(median(waited), 3),
         "others_cores": round(others.cores(), 3),
     }
-    return _Compared(row, without)
+    _tell(ready, row)
+    return row
 
 
-def _tell(rig: Rig, row: Row) -> None:
+def _tell(ready: Ready, row: Row) -> None:
     """Say what a row came to."""
     low, high = row["ttft_ratio_interval"]
     ratio_ = f"{row['ttft_ratio']} of the time ({low} to {high})"
-    rig.progress.done(f"{row['path']}: first token in {ratio_}")
+    ratio_ += f", {row['throughput_ratio']} of the tokens a second"
+    ready.rig.progress.done(f"{row['path']}: first token in {ratio_}")
 
 
 def _start(without: _Side, with_: _Side) -> Start:
@@ -251,24 +248,24 @@ def _of_starts(starts: Sequence[Start]) -> Row:
     }
 
 
-def _requests(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> None:
+def _requests(ready: Ready, count: int, base: _Side, other: _Side) -> None:
     """Ask both sides in turns, a request at a time."""
-    for number, side in enumerate(_turns(base, other, plan.requests)):
-        rig.progress.now(f"cold request {number + 1} of {2 * plan.requests + 1}")
-        rig.only(side.engine)
-        side.requests.append(side.load.one(prompts.next(), SHORT_ANSWER_TOKENS, side.hints))
+    for number, side in enumerate(_turns(base, other, count)):
+        ready.rig.progress.now(f"cold request {number + 1} of {2 * count + 1}")
+        ready.rig.only(side.engine, has_kvwise=side.has_kvwise)
+        side.requests.append(side.load.one(ready.prompts.next(), SHORT_ANSWER_TOKENS))
 
 
-def _bursts(rig: Rig, plan: Plan, prompts: Prompts, base: _Side, other: _Side) -> float:
+def _bursts(ready: Ready, count: int, base: _Side, other: _Side) -> float:
     """The same with bursts; how many seconds it took to write what one of them left."""
     drains_s = []
-    for number, side in enumerate(_turns(base, other, plan.bursts)):
-        rig.progress.now(f"cold burst {number + 1} of {2 * plan.bursts + 1}")
-        burst = [prompts.next() for _ in range(plan.burst_requests)]
-        rig.only(side.engine)
-        side.bursts.append(side.load.burst(burst, plan.at_a_time, side.hints))
+    for number, side in enumerate(_turns(base, other, count)):
+        ready.rig.progress.now(f"cold burst {number + 1} of {2 * count + 1}")
+        burst = [ready.prompts.next() for _ in range(ready.plan.burst_requests)]
+        ready.rig.only(side.engine, has_kvwise=side.has_kvwise)
+        side.bursts.append(side.load.burst(burst, ready.plan.at_a_time))
         if side is other:
-            drains_s.append(rig.settle())
+            drains_s.append(ready.rig.settle())
     return median(drains_s)
 
 
@@ -297,8 +294,7 @@ def request_columns(
         mine = [getattr(one, f"{name}_ms") for one in over]
         base = [getattr(one, f"{name}_ms") for one in under]
         found = ratio(mine, base, counts)
-        row[f"{name}_ratio"] = round(found.median, 4)
-        row[f"{name}_ratio_interval"] = [round(found.low, 4), round(found.high, 4)]
+        row |= _named(f"{name}_ratio", found)
         row[f"{name}_ms"] = _spread(mine)
         row[f"base_{name}_ms"] = _spread(base)
         row["n"] = found.n
@@ -317,13 +313,18 @@ def burst_columns(
     base = [one.tokens_per_s for one in under]
     found = ratio(mine, base, counts)
     return {
-        "throughput_ratio": round(found.median, 4),
-        "throughput_ratio_interval": [round(found.low, 4), round(found.high, 4)],
+        **_named("throughput_ratio", found),
         "tokens_per_s": _spread(mine),
         "base_tokens_per_s": _spread(base),
         "n_bursts": found.n,
         "burst_pairs": [[round(one, 2) for one in pair] for pair in zip(mine, base, strict=True)],
     }
+
+
+def _named(name: str, found: Ratio) -> Row:
+    """A ratio and its interval."""
+    interval = [round(found.low, 4), round(found.high, 4)]
+    return {name: round(found.median, 4), f"{name}_interval": interval}
 
 
 def _spread(values: list[float]) -> dict[str, float]:

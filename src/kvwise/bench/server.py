@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import kvwise
-from kvwise.bench import chat
+from kvwise.bench import chat, engine_switch
 from kvwise.bench.children import Child
 from kvwise.bench.progress import Progress
 
@@ -48,6 +48,7 @@ class EngineOptions:
         cache: kvwise's own settings, handed to the connector; None runs without a connector.
         cores: cores that it computes on; None leaves the choice to vLLM, which takes one core fewer
             when it has no connector.
+        switch: file of the switch by which its connector is taken away while it runs, if any.
     """
 
     python: Path
@@ -55,6 +56,7 @@ class EngineOptions:
     folder: Path
     cache: dict[str, Any] | None
     cores: list[int] | None = None
+    switch: Path | None = None
 
 
 class Engine:
@@ -144,15 +146,19 @@ def _arguments(options: EngineOptions, port: int) -> list[str]:
             "kv_connector_extra_config": options.cache,
         }
         arguments += ["--kv-transfer-config", json.dumps(connector)]
+    if options.switch is not None:
+        arguments += engine_switch.ARGUMENTS
     return arguments
 
 
 def _environment(options: EngineOptions) -> dict[str, str]:
     """The server's environment: offline, silent, and able to import kvwise."""
     bound = {} if options.cores is None else {_CORES: ",".join(map(str, options.cores))}
+    switch = {} if options.switch is None else {engine_switch.PLACE: str(options.switch)}
     return {
         **os.environ,
         **bound,
+        **switch,
         "PYTHONPATH": str(overlay(options.folder)),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

@@ -28,6 +28,7 @@ from kvwise.bench.soak_client import SoakClient
 from kvwise.bench.soak_faults import Crowd, Faults
 from kvwise.bench.soak_watch import Process, Sample
 from kvwise.config import environment
+from kvwise.core.uses import USES_MAX
 from kvwise.errors import CacheUnavailable
 from kvwise.live.client import Client
 from kvwise.units import MIB, format_size
@@ -50,7 +51,11 @@ REST_S = 10.0
 
 ASK_S = 10.0
 SETTLE_DEADLINE_S = 120
+LEARN_DEADLINE_S = 600
 TOUCH_TURNS = 100
+TELLING_MINUTES = 5.0
+"""A shorter run cannot tell whether memory grows, and need not fill what is learned before."""
+
 FRAGMENT_BYTES = 64 * 1024
 """What a filesystem may need for the map of one file full of holes."""
 
@@ -234,7 +239,7 @@ def _soaked(options: SoakOptions, progress: Progress, child: Child, disk: Path) 
     place = disk.parent
     watcher = _attached(child, place, progress)
     try:
-        _settle(watcher, child, progress)
+        _settle(watcher, child, options, progress)
         begin = soak_watch.look(child.pid)
         until_s = time.monotonic() + options.minutes * 60
         with Crowd(_socket(place), place, options.seed) as crowd:
@@ -295,8 +300,11 @@ def _seen(child: Child) -> Process:
         raise SetupError(f"the daemon ended under load; hint: see {child.log}") from None
 
 
-def _settle(watcher: Client, child: Child, progress: Progress) -> None:
+def _settle(watcher: Client, child: Child, options: SoakOptions, progress: Progress) -> None:
     """Use everything until every table has its size and every thread exists.
+
+    What is learned of reuse is kept for the last `USES_MAX` requests, and with loads and stores it
+    would take a quarter of an hour to have met so many.
 
     Raises:
         SetupError: it took too long.
@@ -310,7 +318,14 @@ def _settle(watcher: Client, child: Child, progress: Progress) -> None:
         has_evicted = all(soak_watch.evictions(status).values())
         return has_evicted and soak_watch.arena_is_touched(status)
 
+    def has_learned() -> bool:
+        client.glance(TOUCH_TURNS)
+        return client.counts["requests"] >= USES_MAX
+
     child.wait_until(is_full, SETTLE_DEADLINE_S, progress, "filling memory and disk once")
+    if options.minutes >= TELLING_MINUTES:
+        doing = f"asking {USES_MAX} times, until what is learned has its size"
+        child.wait_until(has_learned, LEARN_DEADLINE_S, progress, doing)
     watcher.flush(ASK_S)
 
 

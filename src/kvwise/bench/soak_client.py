@@ -70,6 +70,8 @@ _LOOK_S = 0.0005
 _BACK_OFF_S = 0.05
 _PIECE_BYTES = 4096
 _DIGEST_BYTES = 64
+_RELEASED_TOGETHER = 8
+"""Leases of more requests could pin the whole arena."""
 
 
 def pattern(key: bytes, size_bytes: int) -> bytes:
@@ -140,16 +142,36 @@ class SoakClient:
         Raises:
             CacheUnavailable: the daemon does not answer.
         """
-        self.counts["requests"] += 1
-        turn = self._drawn()
-        ask = Ask(turn.name, turn.space.digest, b"".join(turn.keys), turn.local_tokens, turn.tokens)
-        plan = self._cache.ask(ask)
+        turn, plan = self._asked()
         loaded = 0
         if plan.lease:
             loaded = self._load(turn, plan)
         else:
             self.counts["misses"] += 1
         self._store(turn, turn.local_tokens // turn.space.layout.chunk_tokens + loaded)
+
+    def glance(self, requests: int) -> None:
+        """Ask for that many prompts, and neither load nor store them.
+
+        Raises:
+            CacheUnavailable: the daemon does not answer.
+        """
+        releases: list[Release] = []
+        for _ in range(requests):
+            _, plan = self._asked()
+            if plan.lease:
+                releases.append(Release(plan.lease))
+            if len(releases) >= _RELEASED_TOGETHER:
+                self._cache.step(Step(releases=releases))
+                releases = []
+        self._cache.step(Step(releases=releases))
+
+    def _asked(self) -> tuple[Turn, Plan]:
+        """The next request, and what it was told."""
+        self.counts["requests"] += 1
+        turn = self._drawn()
+        ask = Ask(turn.name, turn.space.digest, b"".join(turn.keys), turn.local_tokens, turn.tokens)
+        return turn, self._cache.ask(ask)
 
     def _drawn(self) -> Turn:
         """What to ask next: some documents again and again, most of them now and then."""

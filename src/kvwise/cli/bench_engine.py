@@ -17,7 +17,9 @@ from kvwise.bench.rows import Row, Rows
 from kvwise.cli.bench_options import end_in_order, engine_options, show_notes
 
 PROMPT_TOKENS = 2048
-REQUESTS, QUICK_REQUESTS = 36, 6
+USUAL, QUICK_USUAL = 200, 6
+USUAL_BURSTS, QUICK_USUAL_BURSTS = 60, 2
+REQUESTS, QUICK_REQUESTS = 24, 6
 BURSTS, QUICK_BURSTS = 12, 2
 HITS, QUICK_HITS = 6, 1
 REPEATS, QUICK_REPEATS = 3, 1
@@ -31,14 +33,28 @@ LEARN, QUICK_LEARN = 150, 10
 Examples:
   kvwise bench engine
   kvwise bench engine --quick --prompt-tokens 1024
+  kvwise bench engine --cold-requests 1000 --cold-bursts 300 --prompt-tokens 512
   kvwise bench engine --starts 5 --requests 24 --prompt-tokens 1024
   kvwise bench engine --json | jq '.rows[] | {path, ttft_ratio, throughput_ratio}'
 """
 )
 @click.option(
+    "--cold-requests",
+    type=click.IntRange(3, 100_000),
+    help=f"Of each side in cold_tax.  [default: {USUAL}; with --quick {QUICK_USUAL}]",
+)
+@click.option(
+    "--cold-bursts",
+    type=click.IntRange(2, 100_000),
+    help=f"Of each side in cold_tax.  [default: {USUAL_BURSTS}; with --quick {QUICK_USUAL_BURSTS}]",
+)
+@click.option(
     "--requests",
     type=click.IntRange(3, 1000),
-    help=f"Cold requests of each side.  [default: {REQUESTS}; with --quick {QUICK_REQUESTS}]",
+    help=(
+        "Of each side in the other comparisons of cold requests.  "
+        f"[default: {REQUESTS}; with --quick {QUICK_REQUESTS}]"
+    ),
 )
 @click.option(
     "--starts",
@@ -50,6 +66,8 @@ Examples:
 @engine_options(out="bench-engine-out", prompt_tokens=PROMPT_TOKENS)
 def command(  # noqa: PLR0913  one parameter for each option
     *,
+    cold_requests: int | None,
+    cold_bursts: int | None,
     requests: int | None,
     starts: int,
     prompt_tokens: int,
@@ -61,17 +79,20 @@ def command(  # noqa: PLR0913  one parameter for each option
 ) -> int:
     """Measure what kvwise costs cold requests on a real engine, and what its hits bring.
 
-    Two vLLM servers with the same settings live side by side, one with kvwise and one without,
-    and are asked in turns, while the other one is frozen: prompts that nobody has sent before
-    (cold_tax with default settings, by which such prompts are soon no longer stored, and
-    cold_tax.all where all are), and prompts that come again, from kvwise's memory and disk against
-    the engine's own cache (hit.dram, hit.disk). The row store_tax compares the engine with kvwise
-    with itself when told to leave a request alone, and control the one without kvwise with itself:
-    so much the machine makes of no difference at all. The row one_shot says how much of short
-    prompts that nobody sends again is written to disk.
+    An engine with kvwise is asked prompts that nobody has sent before, and kvwise is taken away
+    from it before every other one, so that nothing else differs: cold_tax with default settings,
+    by which such prompts are soon no longer stored, and cold_tax.all where all are. Then come
+    prompts that are sent again, from kvwise's memory and disk against the engine's own cache
+    (hit.dram, hit.disk). The row one_shot says how much of short prompts that nobody sends again
+    is written to disk.
 
-    Two processes of the same program differ from one start to the next; with --starts cold_tax.all
-    is of several starts, and its interval knows of that.
+    A second engine is started without kvwise, and both are asked in turns, while the other one is
+    frozen (cold_tax.engines). Two processes of the same program differ from one start to the next;
+    with --starts this row is of several starts, and its interval knows of that. The row control
+    compares the one without kvwise with itself: so much the machine makes of no difference at all.
+
+    Where others share the machine it takes some hundreds of requests and bursts to tell one in a
+    hundred.
 
     The first run installs vLLM for the CPU and a small real model under ~/.cache/kvwise
     (about 3 GiB). Ctrl-C ends everything that was started.
@@ -79,6 +100,8 @@ def command(  # noqa: PLR0913  one parameter for each option
     end_in_order()
     options = EngineBenchOptions(
         out=out,
+        usual=cold_requests or (QUICK_USUAL if quick else USUAL),
+        usual_bursts=cold_bursts or (QUICK_USUAL_BURSTS if quick else USUAL_BURSTS),
         requests=requests or (QUICK_REQUESTS if quick else REQUESTS),
         starts=starts,
         prompt_tokens=prompt_tokens,
@@ -103,8 +126,8 @@ def command(  # noqa: PLR0913  one parameter for each option
 
 def _show(rows: Rows, console: Console) -> None:
     """The rows in a few lines."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("path")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("path", no_wrap=True)
     for name in ("ms", "against", "ttft", "95 %", "tokens/s", "95 %"):
         table.add_column(name, justify="right")
     *timed, one_shot = rows.rows
@@ -126,6 +149,6 @@ def _cells(row: Row) -> list[str]:
     cells = [row["path"], f"{row['ttft_ms']['median']:,.0f}"]
     cells.append(f"{row['base_ttft_ms']['median']:,.0f}")
     for name in ("ttft_ratio", "throughput_ratio"):
-        low, high = row.get(f"{name}_interval", (0, 0))
-        cells += [f"{row[name]:.3f}", f"{low:.3f}-{high:.3f}"] if name in row else ["", ""]
+        low, high = row[f"{name}_interval"]
+        cells += [f"{row[name]:.3f}", f"{low:.3f}-{high:.3f}"]
     return cells

@@ -44,7 +44,7 @@ SAMPLES_MIN = 2
 SHARE_MAX = 0.97
 """A coding that leaves more of a payload than this gains nothing worth a codec."""
 
-HYSTERESIS = 0.02
+HYSTERESIS = 0.01
 """Part of the time of a load by which another coding must be better than the one in use."""
 
 STEADY = 4

@@ -158,12 +158,21 @@ def _rows(cell: Cell, values: list[float], file: _Scratch) -> Iterator[dict[str,
     if not any(values):
         return
     row = {"way": cell.way, "block_bytes": cell.block_bytes, "depth": cell.depth}
-    row |= figure([value for value in values if value])
+    row |= figure([value for value in values if value], _over_time(cell))
     if cell in file.latencies_us:
         row["latency_us"] = round(statistics.median(file.latencies_us[cell]), 1)
     if cell.way == "mixed":
         row["written_gbps"] = round(statistics.median(file.written_gbps), 4)
     yield row
+
+
+def _over_time(cell: Cell) -> Callable[[Sequence[float]], float]:
+    """How figures of a cell come to all bytes over all seconds, as other tools tell a rate.
+
+    Reads take equally long, and whatever writes stops after as many bytes. A drive that stalls now
+    and then has a median that nobody gets.
+    """
+    return statistics.fmean if cell.way == "read" else statistics.harmonic_mean
 
 
 class _Scratch:

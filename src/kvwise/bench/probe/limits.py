@@ -5,6 +5,7 @@ It measures nothing. A part that ends early leaves its time to those after it.
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -110,12 +111,14 @@ def rounds(
     return found
 
 
-def figure(values: Sequence[float]) -> dict[str, float | int]:
-    """The rate of a row: its median and range, and of how many figures."""
+def figure(
+    values: Sequence[float], middle: Callable[[Sequence[float]], float] = statistics.median
+) -> dict[str, float | int]:
+    """The rate of a row: the middle of its figures, their range, and how many there are."""
     kept = values[1:] if len(values) >= WARM_UP_FROM else values
     spread = Spread.of(kept)
     return {
-        "gbps": round(spread.median, 4),
+        "gbps": round(middle(kept), 4),
         "gbps_low": round(spread.low, 4),
         "gbps_high": round(spread.high, 4),
         "rounds": len(kept),
