@@ -11,10 +11,11 @@ import pytest
 
 from kvwise.bench.daemon import Daemon, DaemonOptions
 from kvwise.bench.never_worse import WAYS, Cell, Fixed, flip
-from kvwise.bench.slow_serve import Orders
+from kvwise.bench.slow_serve import IDLE_NS, Link, Orders, Standing
 from kvwise.core.words import Choice, Decision, Why
 from kvwise.live.blocks import get, put
 from kvwise.live.client import Client
+from kvwise.live.clock import now_ns
 from kvwise.units import MIB
 from tests.bench.fakes import Notes
 from tests.live.support import SPACE, payloads, prompt, question
@@ -126,3 +127,18 @@ def test_a_daemon_is_slow_and_chooses_as_ordered(tmp_path: Path) -> None:
         begin_s = time.monotonic()
         assert get(client, SPACE, keys) == payloads(keys)
         assert time.monotonic() - begin_s >= 0.04
+
+
+def test_the_first_byte_of_a_load_takes_its_time(tmp_path: Path) -> None:
+    """What is asked for right behind it follows at the rate; after a pause there is one more."""
+    orders = tmp_path / "orders.json"
+    Orders("load", bytes_per_s=1e6, first_byte_s=0.1).write(orders)
+    link, begin_ns = Link(Standing(orders)), now_ns()
+
+    first_ns, second_ns = link.reserve(1000), link.reserve(2000)
+    assert first_ns >= begin_ns + 101_000_000
+    assert second_ns == pytest.approx(first_ns + 2_000_000, abs=1000)
+
+    while now_ns() <= second_ns + IDLE_NS:
+        time.sleep(0.01)
+    assert link.reserve(0) >= second_ns + IDLE_NS + 100_000_000

@@ -193,7 +193,7 @@ def test_one_bit_is_flipped_where_data_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_soak_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C in the middle: status 130, no process and no file of it stays."""
-    command = [sys.executable, "-m", "kvwise", "bench", "soak", "--minutes", "5", "--json"]
+    command = [sys.executable, "-m", "kvwise", "bench", "soak", "--minutes", "4", "--json"]
     process = subprocess.Popen(
         [*command, "--folder", str(tmp_path), "--clients", "2"],
         stdout=subprocess.PIPE,

@@ -145,3 +145,23 @@ def test_weights_that_are_far_too_large(
     assert "The weights do not fit" in ran(capsys, "model", model, "--gpu", gpu)[1]
     _, out, _ = ran(capsys, "model", model, "--gpu", gpu, "--json")
     assert "It takes" in json.loads(out)["loading"]["weights"]["why_not"]
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "kept", "size_gb"),
+    [
+        ("deepseek-v3", "8", "fp8", 671),
+        ("gpt-oss-120b", "1", "fp4", 66),
+        ("llama-3.1-70b", "2", "bf16", 141),
+    ],
+)
+def test_weights_are_judged_as_they_are_kept(
+    model: str, ranks: str, kept: str, size_gb: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint in FP8 or FP4 fits where one in BF16 would not, and nothing is said then."""
+    _, out, _ = ran(capsys, "model", model, "--gpu", "h200-sxm", "--tp", ranks, "--json")
+    weights = json.loads(out)["loading"]["weights"]
+
+    assert weights["kept"] == kept
+    assert weights["weights_gb"] == pytest.approx(size_gb, rel=0.03)
+    assert not weights["why_not"]

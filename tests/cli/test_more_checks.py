@@ -302,6 +302,24 @@ def test_a_program_that_is_no_interpreter(script: str, said: str, tmp_path: Path
     assert found.seen.startswith(f"{path} {said}")
 
 
+def test_whoever_waits_is_told_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before an interpreter is asked, which may take its time, it is said which, and how long."""
+    path = fake_python(tmp_path, '{"vllm": "0.32.0", "torch": "2.13.0", "missing": []}')
+    heard, ask = list[str](), engine_checks.ask
+
+    def listening(python: str) -> engine_checks.Answer:
+        heard.append(capsys.readouterr().err)
+        return ask(python)
+
+    monkeypatch.setattr(engine_checks, "ask", listening)
+    cli.run(["doctor", "--engine-python", str(path), "--json"])
+
+    assert f"asking {path} which packages its environment has, for 30 s at most" in heard[0]
+    assert capsys.readouterr().out.startswith("{")
+
+
 @pytest.mark.parametrize("options", [["--device-cache", "9PiB"], ["--device-cache", "x"]])
 def test_sizes_that_cannot_be(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """No GPU keeps more than a configuration could ask for."""

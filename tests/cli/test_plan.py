@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -86,6 +87,7 @@ def test_a_page_that_asks_nobody(
     assert escape(told["command"]) in html
     assert "http" not in html
     assert "<script" not in html
+    assert not re.search(r"\de[+-]\d", html)
     code, _, err = ran(capsys, *asked, "--html", tmp_path / "none" / "plan.html")
     assert code == 2
     assert "cannot write" in err
@@ -108,6 +110,70 @@ def test_what_is_started_keeps_its_promise(
     )
     _, out, _ = ran(capsys, *asked, "--hosts", "1", "--dram", "100TB")
     assert "100000GB" not in json.loads(out)["serve"]
+
+
+def test_memory_as_it_was_measured(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory that was measured to be slow turns its verdict; one that is fast leaves the link."""
+    path = tmp_path / "host.toml"
+    asked: list[str | Path]
+    asked = ["plan", "--model", "llama-3.1-8b", "--gpu", "l40s", "--trace", chats, "--hosts", "1"]
+    asked += ["--dram", "40GB", "--hardware", path, "--json"]
+    verdicts = {}
+    for rate, said in ((0.05, "as tier.host-dram was measured"), (400.0, "is no slower")):
+        path.write_text(
+            f'[tier.host-dram]\nabout = "here"\nread_gb_per_s = {rate}\nwrite_gb_per_s = {rate}\n'
+            'per_gpu = true\nsource = "kvwise probe"\nmark = "measured"\n'
+        )
+        told = json.loads(ran(capsys, *asked)[1])
+        verdicts[rate] = {one["boundary"]: one["verdict"] for one in told["decisions"]}["dram"]
+        assert any(said in note for note in told["notes"])
+    assert verdicts == {0.05: "no", 400.0: "yes"}
+
+
+def test_more_memory_than_the_usual(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever does not say how much memory hosts have is given more; others are told of it."""
+    path, blocks = tmp_path / "long.jsonl", 100
+    rows = (
+        {
+            "timestamp": 5_000 * number,
+            "input_length": 512 * blocks,
+            "output_length": 1,
+            "hash_ids": [number % 100 * blocks + block for block in range(blocks)],
+        }
+        for number in range(300)
+    )
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked: list[str | Path]
+    asked = ["plan", "--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "8", "--hosts", "1"]
+    asked += ["--trace", path, "--drives", "0", "--json"]
+    usual, told = (json.loads(ran(capsys, *asked, *more)[1]) for more in ((), ("--dram", "1TB")))
+    (given, said) = (
+        next(one for one in found["decisions"] if one["boundary"] == "dram")
+        for found in (usual, told)
+    )
+
+    size = usual["stack"]["dram"]["size"]
+    assert 1_000 < int(size.removesuffix("GB")) <= 2_000
+    assert usual["serve"].startswith(f"kvwise serve --dram {size} ")
+    assert given["verdict"] == "yes"
+    assert told["stack"] is None
+    assert f"a month more: --dram {size}" in said["why"]
+
+
+def test_a_model_that_does_not_fit_has_no_bill(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is billed for an engine that does not start, and the exit code says so."""
+    asked = ("plan", "--model", "llama-3.1-70b", "--gpu", "l40s", "--trace", chats)
+    code, out, _ = ran(capsys, *asked, "--html", tmp_path / "plan.html")
+
+    assert code == 1
+    assert "this engine does not start" in out
+    assert "a million tokens" not in out
+    assert "The model does not fit" in (tmp_path / "plan.html").read_text()
+    assert json.loads(ran(capsys, *asked, "--json")[1])["bill"] is None
 
 
 def test_names_of_hardware(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +304,9 @@ def test_money_and_what_would_change_it(chats: Path, capsys: pytest.CaptureFixtu
     assert "a million tokens of prompts" in out
     assert "what would change this" in out
     bill = told["bill"]
+    busy = [bill[f"{name}_hosts_busy"] for name in ("without_cache", "own_cache", "with_levels")]
+    assert busy == sorted(busy, reverse=True)
+    assert all(f"{one:.2f} hosts busy" in out for one in busy)
     assert bill["own_cache_usd_per_million_tokens"] < bill["without_cache_usd_per_million_tokens"]
     assert all(one["as_of"] and one["from"] for one in told["prices"].values())
     (nvme,) = (one for one in told["decisions"] if one["boundary"] == "nvme")

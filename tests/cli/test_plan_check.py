@@ -10,10 +10,12 @@ from rich.console import Console
 
 from kvwise.bench.reality import Outcome
 from kvwise.bench.rows import Rows
-from kvwise.cli.plan_check import show, verdict_of
-from kvwise.planner.oracle import Row, Times
+from kvwise.cli.plan_check import keep_times, show, verdict_of
+from kvwise.errors import ConfigError
+from kvwise.planner.oracle import Row, Times, read_times
 from kvwise.planner.validate import Check
 from tests.cli.test_plan import chats, ran
+from tests.tiers.mounts import mounted
 
 __all__ = ["chats"]
 
@@ -63,7 +65,7 @@ def test_a_wrong_file_of_times(
 
 def test_predictions_are_shown_beside_measurements() -> None:
     """Each line says by how much it is off; one that does not hold fails the whole."""
-    good = Check("break-even prefix", "tokens", 1100.0, 1000.0, 0.2)
+    good = Check("break-even prefix", "tokens", 1100.0, 1000.0, 0.2, between=(950.0, 1030.0))
     bad = Check("hit ratio", "of blocks", 0.50, None, 0.01, is_ratio=False)
     row = {"path": "disk", "fixed_ms": 12.0, "gb_per_s": 1.5}
     rows = Rows("plan-validate", "x", "now", {}, [row])
@@ -73,8 +75,24 @@ def test_predictions_are_shown_beside_measurements() -> None:
     text = console.export_text()
 
     assert "10.0%" in text
+    assert "1,000 (950 to 1,030)" in text
     assert "none found" in text
     assert "NO" in text
     assert "loading from disk: 12.0 ms, then 1.50 GB/s" in text
     assert "100: 100 ms, 200: 300 ms" in text
     assert (verdict_of([good]), verdict_of([good, bad])) == (0, 1)
+
+
+def test_times_are_kept_whole_or_as_they_were(tmp_path: Path) -> None:
+    """Minutes of measuring leave a file that is read again; without room the old one stays."""
+    machine = {"engine": "vLLM", "model": "tiny", "cpu": "this"}
+    times = Times("x", [Row(n, n / 100) for n in range(1, 900)])
+    outcome = Outcome(Rows("plan-validate", "x", "now", machine, []), [], times)
+    keep_times(tmp_path / "out.csv", outcome, "kvwise plan")
+    assert read_times(tmp_path / "out.csv").knots == times.knots
+
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8k", "none") as small:
+        (small / "out.csv").write_text("mine")
+        with pytest.raises(ConfigError, match="No space left"):
+            keep_times(small / "out.csv", outcome, "kvwise plan")
+        assert [path.read_text() for path in small.iterdir()] == ["mine"]

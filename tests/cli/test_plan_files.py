@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from kvwise import config as configuration
+from kvwise.cli.plan_told import NAMED
+from kvwise.planner.catalogue import fields_of
 from tests.cli.test_plan import ran
 from tests.sim.trace.support import SAMPLE
 from tests.tiers.mounts import mounted
@@ -200,3 +203,42 @@ def test_what_tells_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert code == 2
     assert "mooncake, mooncake-delta, weka" in err
     assert "burstgpt" not in err
+
+
+def test_plans_are_no_traces(
+    once: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan is not put among the files of a trace, and one that lies there is named as such."""
+    folder, plans = tmp_path / "traces", tmp_path / "plans"
+    folder.mkdir()
+    once.rename(folder / "once.jsonl")
+    code, _, err = ran(capsys, *ASKED, "--trace", folder, "--out", folder)
+    assert (code, [path.name for path in folder.iterdir()]) == (2, ["once.jsonl"])
+    assert "--out would put plan.json among the files of the trace" in err
+
+    assert ran(capsys, *ASKED, "--trace", folder, "--out", plans)[0] == 0
+    for asked in ((*ASKED, "--trace"), ("trace", "info")):
+        code, _, err = ran(capsys, *asked, plans)
+        assert code != 0
+        assert "plan.json: this is a plan that kvwise wrote, and no trace" in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_scripts_serve_what_there_is(
+    *, is_whole: bool, once: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder with weights is served; for a configuration alone the scripts say what to do."""
+    model, out = tmp_path / "my model", tmp_path / "out"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(fields_of("qwen3-8b")))
+    if is_whole:
+        (model / "model.safetensors").touch()
+    asked = ("--model", model / "config.json", "--gpu", "l40s", "--hosts", "1", "--trace", once)
+    code, text, _ = ran(capsys, "plan", *asked, "--out", out)
+    script = (out / "vllm.sh").read_text()
+    named = shlex.quote(str(model)) if is_whole else "MODEL"
+
+    assert code == 0
+    assert f"vllm serve {named} --tensor" in script
+    assert (f"# MODEL: {NAMED}" in script) is not is_whole
+    assert ("Engines are told to serve MODEL" in text) is not is_whole

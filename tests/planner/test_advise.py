@@ -9,6 +9,7 @@ import pytest
 
 from kvwise.errors import ConfigError
 from kvwise.planner.advise import decide, routes
+from kvwise.planner.routing import WITH_MEMORY, WITHOUT_MEMORY
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Verdict, size_text
 from kvwise.planner.stack import Places, stack_of
@@ -208,6 +209,28 @@ def test_memory_that_only_hosts_apart_need() -> None:
     dear = replace(site, prices=replace(site.prices, dram_gb=dram_gb))
     refused = by_boundary(decide(dear, demand, routes(dear, demand, quiet)))
     assert refused["dram"].verdict is Verdict.NO
+
+
+def test_memory_counts_for_hosts_apart() -> None:
+    """Memory is told as one cache and as hosts hold it; where only one of both pays it is maybe."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(site_of(), hosts=3, dram_bytes=20e9, hbm_bytes=20e9, drives=0)
+    routed = dict(routes(site, demand, quiet))
+    found = by_boundary(decide(site, demand, routed))
+    dram = found["dram"]
+    gained = demand.saved_by(routed[WITH_MEMORY].hit_ratio - routed[WITHOUT_MEMORY].hit_ratio)
+
+    assert dram.verdict is Verdict.YES
+    assert dram.numbers["of_computing_apart"] == pytest.approx(gained / demand.compute_s)
+    assert routed[WITH_MEMORY].hit_ratio == routed["kv_aware"].hit_ratio
+    assert "as one cache" in dram.why
+    assert "in hosts that each hold their own" in dram.why
+    routed[WITH_MEMORY] = replace(
+        routed[WITH_MEMORY], hit_ratio=routed[WITHOUT_MEMORY].hit_ratio + 0.001
+    )
+    lost = decide(site, demand, routed)
+    assert by_boundary(lost)["dram"].verdict is Verdict.MAYBE
+    assert stack_of(site, demand, lost, Places()) is None
 
 
 def test_drives_behind_gpus_alone() -> None:

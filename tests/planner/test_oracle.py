@@ -13,8 +13,9 @@ from kvwise.errors import ConfigError
 from kvwise.planner.catalogue import find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.oracle import Row, Times, estimate_of, oracle_of, read_times, write_times
+from kvwise.planner.oracle import Row, Times, estimate_of, read_times, times_text
 from kvwise.planner.prefill import Prefill
+from kvwise.planner.recompute import oracle_of
 from kvwise.planner.shapes import Precisions
 from kvwise.sim.trace.distance import measure_reuse
 from tests.sim.replay.support import made
@@ -109,11 +110,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Times and their notes, from one run to the next; the median stands for several."""
     times = Times("x", [Row(10, 0.1), Row(10, 0.3), Row(10, 0.2), Row(20, 0.5)])
     path = tmp_path / "out.csv"
-    write_times(path, times, ["measured here"])
+    path.write_text(times_text(times, ["measured here", "by 'a\n1,2'"]))
 
     assert read_times(path).knots == [(10, 0.2), (20, 0.5)]
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_times(tmp_path / "none" / "out.csv", times, [])
+    assert path.read_text().startswith("# measured here\n# by 'a 1,2'\n")
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("tokens,seconds\n1\n", "line 2: 1 fields, and the first line has 2"),
         ('tokens,seconds\n"1,2\n', "line 2 is no line of a table"),
         ("tokens,seconds\n1,2\n", "at least two lengths"),
+        (
+            "tokens,seconds,cached_tokens\n100,1,4000\n200,2,8000\n",
+            "two lengths are needed .* there is none, beside 2 with cached_tokens; hint: ",
+        ),
         ("tokens,seconds\n1,2\n5,3\n9,3\n", "line 4: seconds: 9 tokens take 3, and 5 take 3"),
     ],
 )
@@ -142,7 +146,7 @@ def test_a_wrong_line_is_named(text: str, said: str, tmp_path: Path) -> None:
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     """It is refused with what may be given instead."""
-    with pytest.raises(ConfigError, match="hint: --recompute is roofline or a CSV file"):
+    with pytest.raises(ConfigError, match="hint: --recompute is roofline, aiconfigurator or a CSV"):
         read_times(tmp_path / "none.csv")
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwise.planner.routing import ROUTES, Cache, route
+from kvwise.planner.routing import FADE, LOAD_SHARE, ROUTES, SEED, Cache, Fleet, route
+from kvwise.sim.dice import Dice
 from tests.sim.replay.support import made, trace_of
 from tests.sim.trace.support import load, published, quiet
+
+PROMPTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=30)
 
 TABLE = {
     300_000: (0.050, 0.100, 0.102, 0.103),
@@ -50,8 +55,46 @@ def test_one_host_is_one_cache() -> None:
     assert len({route(trace, name, 1, 500, quiet).hit_ratio for name in ROUTES}) == 1
 
 
+@given(PROMPTS, st.integers(1, 12), st.integers(1, 5))
+def test_the_host_is_that_of_asking_all(
+    prompts: list[list[int]], capacity: int, hosts: int
+) -> None:
+    """Asking only hosts that may have something chooses as asking every one of them does."""
+    fleet, choose = Fleet(hosts, capacity), ROUTES["kv_aware"]()
+    dice, loads = Dice(SEED), [0.0] * hosts
+    for number, request in enumerate(trace_of(prompts).requests):
+        path = request.blocks
+        held = [cache.cached(path) for cache in fleet.caches]
+        costs = [
+            len(path) - cached + LOAD_SHARE * load for cached, load in zip(held, loads, strict=True)
+        ]
+        equal = [host for host, cost in enumerate(costs) if cost == min(costs)]
+        host = choose(fleet, number, path)
+
+        assert host == dice.pick(equal)
+        fleet.take(host, path)
+        loads = [FADE * load for load in loads]
+        loads[host] += len(path) - held[host]
+
+
+def test_a_fleet_of_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts that are asked for a request are few, however many there are."""
+    asked, cached = [0], Cache.cached
+
+    def counted(cache: Cache, path: Sequence[int]) -> int:
+        asked[0] += 1
+        return cached(cache, path)
+
+    monkeypatch.setattr(Cache, "cached", counted)
+    trace = made(500, ("agent",))
+    found = route(trace, "kv_aware", 10_000, 4_000, quiet)
+
+    assert asked[0] < 100 * len(trace.requests)
+    assert found.hit_ratio > 0.3
+
+
 @given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=30),
+    PROMPTS,
     st.integers(1, 12),
 )
 def test_a_cache_is_a_list_of_prefixes(prompts: list[list[int]], capacity: int) -> None:

@@ -30,9 +30,10 @@ def test_verdicts_change_where_it_is_said() -> None:
     for one in decisions:
         for change in one.changes:
             knob = knobs[change.knob]
+            still = routed if knob.keeps_room else {}
             nearer = change.factor / CLOSE if change.factor > 1 else change.factor * CLOSE
             there, before = (
-                by_boundary(decide(*knob.turn(site, demand, factor), routed)).get(one.boundary)
+                by_boundary(decide(*knob.turn(site, demand, factor), still)).get(one.boundary)
                 for factor in (change.factor, nearer)
             )
             assert (there.verdict if there else Verdict.NO) is change.becomes
@@ -43,6 +44,23 @@ def test_verdicts_change_where_it_is_said() -> None:
     assert ("nvme", "drive rate") in named
     assert ("nvme", "drive price") in named
     assert ("quantise", "reuse") in named
+
+
+def test_of_routing_nothing_is_said_where_sizes_change() -> None:
+    """Requests were routed to what was decided on: other sizes tell nothing of router and tier."""
+    demand = demand_of(made(1_500, ("chat",)))
+    site = replace(small(), hosts=2, dram_most_bytes=200e9)
+    routed = routes(site, demand, quiet)
+    decisions = with_changes(site, demand, decide(site, demand, routed), routed)
+    knobs = {knob.name: knob for knob in KNOBS}
+    bought = {name: by_boundary(decisions)[name].numbers["bytes"] for name in chosen(decisions)}
+    routing = [one for one in decisions if one.boundary in {"shared", "router"}]
+
+    assert len(routing) == 2
+    for change in (change for one in routing for change in one.changes):
+        turned = decide(*knobs[change.knob].turn(site, demand, change.factor), routed)
+        held = {name: by_boundary(turned)[name].numbers["bytes"] for name in chosen(turned)}
+        assert held == bought
 
 
 def test_swings_are_what_levels_save() -> None:

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from kvwise.errors import TraceError
+from kvwise.errors import ConfigError, TraceError
 from kvwise.planner.validate import (
     Check,
+    Drive,
     Host,
     Line,
     Shape,
     crossing,
+    crossings,
     invented,
+    lengths_around,
     scaled,
     times_of,
 )
@@ -38,28 +41,91 @@ HOST = Host(
 )
 
 
-@pytest.mark.parametrize("tokens", [900, 1500, 2300])
-def test_both_ways_find_the_same_break_even(tokens: int) -> None:
-    """At the rate for a length, prediction and measurement find that length again."""
-    rate = HOST.rate_for(tokens)
-    checked = (512, 1024, 1600, 2304, 3264)
-    computed = {n: [law(n), law(n)] for n in checked}
-    loaded = {n: [0.015 + n * TOKEN_BYTES / rate] * 2 for n in checked}
+CHECKED = (320, 480, 640, 800, 1120, 1440, 2240)
 
-    assert HOST.break_even_tokens(rate, 128, 3840) == pytest.approx(tokens, rel=0.01)
-    assert crossing(loaded, computed) == pytest.approx(tokens, rel=0.03)
+
+def loads(drive: Drive) -> dict[int, list[float]]:
+    """Loads from a drive, without any noise."""
+    each_s = TOKEN_BYTES / drive.bytes_per_s
+    return {n: [drive.first_byte_s + 0.015 + n * each_s] * 2 for n in CHECKED}
+
+
+COMPUTED = {n: [law(n), law(n)] for n in CHECKED}
+
+
+def test_drives_are_made_so_that_each_has_a_break_even() -> None:
+    """All are as far away, the slower the longer; the one in the middle is where it should be."""
+    fast, middle, slow = HOST.drives((0.25, 0.45, 0.6), 900)
+    ends = [HOST.break_even_tokens(drive, 128, 3840) for drive in (fast, middle, slow)]
+
+    assert fast.bytes_per_s > middle.bytes_per_s > slow.bytes_per_s
+    assert fast.first_byte_s == middle.first_byte_s == slow.first_byte_s > 0
+    assert ends[1] == pytest.approx(900, rel=0.01)
+    assert (ends[0] or 0) < 720
+    assert (ends[2] or 0) > 1100
+
+
+@pytest.mark.parametrize("share", [0.25, 0.45, 0.6])
+def test_both_ways_find_the_same_break_even(share: float) -> None:
+    """What is predicted from some lengths is measured at others, and varies as they do."""
+    (drive,) = HOST.drives((share,), 900)
+    assert HOST.break_even_tokens(drive, 128, 3840) == pytest.approx(900, rel=0.01)
+    assert crossing(loads(drive), COMPUTED) == pytest.approx(900, rel=0.01)
+
+    noisy = {n: [0.95 * law(n), law(n), law(n), 1.05 * law(n)] for n in CHECKED}
+    four = {n: times * 2 for n, times in loads(drive).items()}
+    low, high = crossings(four, noisy, 1) or (0.0, 0.0)
+    assert 700 < low < 898
+    assert 902 < high < 1200
+    assert crossings(four, noisy, 1) == (low, high)
+
+
+def test_single_lengths_do_not_move_a_break_even_far() -> None:
+    """One length at which the machine was another one is a seventh of what is fitted."""
+    (drive,) = HOST.drives((0.45,), 900)
+    odd = COMPUTED | {800: [1.1 * law(800)] * 2}
+
+    assert crossing(loads(drive), odd) == pytest.approx(900, rel=0.08)
+
+
+def test_computing_may_grow_faster_than_any_law() -> None:
+    """Where times are those of no machine, as a busy one has them, there is a break-even too."""
+    (drive,) = HOST.drives((0.45,), 900)
+    steep = {n: [law(900) * (n / 900) ** 2.3] * 2 for n in CHECKED}
+
+    assert crossing(loads(drive), steep) == pytest.approx(900, rel=0.06)
 
 
 def test_there_may_be_no_break_even() -> None:
-    """A disk so fast or so slow that one way always wins has none, nor has too little measured."""
-    slow, fast = {n: [9.0] for n in LENGTHS}, {n: [0.001] for n in LENGTHS}
-    computed = {n: [law(n)] for n in LENGTHS}
+    """A drive so fast or so slow that one way always wins has none, nor has too little measured."""
+    slow, fast = {n: [9.0] * 2 for n in CHECKED}, {n: [0.001] * 2 for n in CHECKED}
+    (drive,) = HOST.drives((0.45,), 900)
 
-    assert HOST.break_even_tokens(1e6, 128, 3840) is None
-    assert HOST.break_even_tokens(1e12, 1280, 3840) is None
-    assert crossing(slow, computed) is None
-    assert crossing(fast, computed) is None
-    assert crossing({128: [1.0], 256: [0.1]}, computed) is None
+    assert HOST.break_even_tokens(Drive(1e6), 128, 3840) is None
+    assert HOST.break_even_tokens(Drive(1e12), 1280, 3840) is None
+    assert crossing(slow, COMPUTED) is None
+    assert crossing(fast, COMPUTED) is None
+    assert crossing({320: [1.0], 480: [0.1]}, COMPUTED) is None
+    assert crossings(slow, COMPUTED, 1) is None
+    assert crossings({n: [1.0] for n in CHECKED}, {n: [law(n)] for n in CHECKED}, 1) is None
+    assert crossings(loads(drive), COMPUTED, 1) is not None
+
+
+def test_a_disk_that_is_too_slow_cannot_be_slowed_down() -> None:
+    """Where the disk itself takes as long as the fastest drive would, it is said."""
+    slow = replace(HOST, disk=Line(0.015, 3e-4))
+
+    with pytest.raises(ConfigError, match=r"no drive in between can be made; hint: use a faster"):
+        slow.drives((0.25, 0.45), 900)
+
+
+def test_lengths_that_are_compared_are_none_that_predictions_know() -> None:
+    """They are whole chunks around the break-even, and no longer than they may be."""
+    apart = {448, 1024}
+
+    assert lengths_around(900, (0.5, 1.1, 2.0), 32, apart, 2080) == [480, 992, 1792]
+    assert lengths_around(900, (0.5, 1.15, 2.0), 32, apart, 1024) == [480, 992]
+    assert lengths_around(3, (0.5,), 32, set(), 1024) == [32]
 
 
 def test_a_load_is_a_line() -> None:

@@ -1,7 +1,7 @@
 """Owns a plan's test on the live engine of this machine: what is predicted, then what comes.
 
 An engine computes prompts of some lengths and loads some from memory and from disk. From that alone
-follow predictions: from which prefix on a disk of one rate or another is quicker than computing,
+follow predictions: from which prefix on a drive of one rate or another is quicker than computing,
 and what requests with the shape of a trace hit and wait for. Then just that is measured. Prompts
 are lists of tokens, so that every length is exact; the engine's own cache is emptied before each.
 """
@@ -30,34 +30,44 @@ from kvwise.bench.rows import Row, Rows
 from kvwise.bench.server import Engine
 from kvwise.bench.slow_rig import SlowOptions, slow_rig
 from kvwise.bench.slow_serve import Orders
+from kvwise.codecs.frame import frame_bytes
 from kvwise.planner.oracle import Times
 from kvwise.planner.validate import (
     BREAK_EVEN_OFF,
     HITS_OFF,
     TTFT_OFF,
     Check,
+    Drive,
     Host,
     Line,
     Shape,
     crossing,
+    crossings,
+    lengths_around,
     times_of,
 )
 from kvwise.units import GIB, KIB, round_up
 
-CALIBRATED = (128, 256, 768, 1280, 1920, 2688, 3840)
+CALIBRATED = (128, 320, 768, 1280, 1920)
 """Lengths that predictions know computing of; whole chunks, as all lengths here."""
 
-LOADED = (256, 1280, 2688)
+LOADED = (256, 1024, 1920)
 """Lengths that they know loading of, from memory and from the disk as it is."""
 
-CHECKED = (512, 1024, 1600, 2304, 3264)
-"""Lengths at which loading is held against computing, at each rate."""
+SHARES = (0.25, 0.45, 0.6)
+"""Drives take this much of computing's time for each token, by the first look."""
 
-AIMS = (900, 1_500, 2_300)
-"""The rates are those at which these lengths would be the break-even, by the first look."""
+MIDDLE_TOKENS = 900
+"""And all are as far away as makes this the break-even of the second."""
 
-LOOKS = 2
-"""How often everything is computed for the first look."""
+CHECKED = (0.5, 0.7, 0.9, 1.1, 1.35, 1.6)
+"""Lengths at which loading is held against computing, as parts of the expected break-even."""
+
+LOOKS = 3
+"""How often everything is computed and loaded for that."""
+
+USED_TO = 12
+"""A daemon that knew a fast drive takes a slow one for what it is after so many loads, at most."""
 
 BLOCKS_MAX = 60
 """Of a prompt of the trace."""
@@ -70,12 +80,21 @@ OTHERS_MAX = 0.2
 
 DISK_SHARE_MIN = 0.98
 PAGE_BYTES = 128 * KIB
+STORED_BYTES = frame_bytes(CHUNK_TOKENS * TOKEN_BYTES) / CHUNK_TOKENS
+"""Of a token on the disk."""
+
 OBJECT_BYTES = round_up(CHUNK_TOKENS * TOKEN_BYTES, PAGE_BYTES)
+DRAM_TOKENS = 2_080
+"""Of these memory has room for: the longest prompt, of which nothing is left two prompts later."""
+
 DISK_BYTES = 2 * GIB
 WRITTEN_S, RETURN_S, TIMEOUT_S = 120.0, 60.0, 60.0
 ANSWER_TOKENS = 2
 FIRST_ID, IDS = 1_000, 40_000
 """Ids of common tokens of the model."""
+
+AS_IT_IS = Drive(0.0)
+"""The disk, not slowed down."""
 
 NO_STORE = {"no_store": True}
 SETTINGS = {
@@ -86,8 +105,8 @@ SETTINGS = {
 """Hits are predicted for an exact LRU that takes in everything."""
 
 _READING = (
-    "requests come one after the other, so nobody waits for anybody; the disk is slowed down below "
-    "kvwise, which is told to load, or to compute, whatever is quicker"
+    "requests come one after the other, so nobody waits for anybody; the disk is slowed down, its "
+    "first byte delayed, below kvwise, which is told to load or to compute, whatever is quicker"
 )
 
 Seconds = dict[int, list[float]]
@@ -157,14 +176,14 @@ class _Rig:
         prompt = self.prompt(f"checked-{tokens}", tokens)
         return self.ask(prompt, Orders("recompute"), NO_STORE).ttft_s
 
-    def load_s(self, tokens: int, tier: str, bytes_per_s: float = 0.0) -> float | None:
+    def load_s(self, tokens: int, tier: str, drive: Drive = AS_IT_IS) -> float | None:
         """The same when it is loaded; None when it was not, or from elsewhere too."""
         prompt = self.prompt(f"checked-{tokens}", tokens)
-        answer = self.ask(prompt, Orders("load", bytes_per_s), NO_STORE)
+        orders = Orders("load", drive.bytes_per_s, first_byte_s=drive.first_byte_s)
+        answer = self.ask(prompt, orders, NO_STORE)
         (decision,) = self.daemon.decisions(limit=1)
         share = decision.tiers.get(tier, 0) / tokens
         if answer.cached_tokens != tokens or share < DISK_SHARE_MIN:
-            self.elsewhere += 1
             return None
         return answer.ttft_s
 
@@ -202,13 +221,10 @@ class _Known:
         for tokens in LOADED:
             for tier, found in (("disk", self.disk), ("dram", self.memory)):
                 seconds = rig.load_s(tokens, tier)
-                if seconds is not None:
+                if seconds is None:
+                    rig.elsewhere += 1
+                else:
                     found.setdefault(tokens, []).append(seconds)
-
-    def take(self, other: _Known) -> None:
-        """Add what somebody else measured of computing."""
-        for tokens, found in other.computed.items():
-            self.computed.setdefault(tokens, []).extend(found)
 
     def host(self) -> Host:
         """As the planner takes it.
@@ -223,30 +239,61 @@ class _Known:
             times_of("this engine", self.computed),
             Line.through(self.memory),
             Line.through(self.disk),
-            TOKEN_BYTES,
+            STORED_BYTES,
         )
 
 
 @dataclass(slots=True)
-class _Passes:
-    """What was measured at one rate: lengths that predictions know, and those held against them."""
+class _Held:
+    """Loading from one drive held against computing, at lengths around a break-even."""
 
-    known: _Known = field(default_factory=_Known)
+    drive: Drive
+    lengths: list[int]
     computed: Seconds = field(default_factory=dict)
     loaded: Seconds = field(default_factory=dict)
 
-    def once(self, rig: _Rig, bytes_per_s: float, where: str) -> None:
-        """All lengths once, the shortest first; computing right before loading."""
-        for tokens in sorted({*CALIBRATED, *CHECKED}):
-            rig.progress.now(f"{where}: {tokens} tokens")
-            if tokens not in CHECKED:
-                self.known.compute(rig, [tokens])
+    @property
+    def said(self) -> str:
+        """The drive in words."""
+        rate, late = self.drive.bytes_per_s / 1e6, self.drive.first_byte_s * 1e3
+        return f"drive of {rate:.1f} MB/s, {late:.0f} ms away"
+
+    def once(self, rig: _Rig, known: _Known, where: str) -> None:
+        """All lengths once, the shortest first, and between them those that predictions know."""
+        for tokens in sorted({*CALIBRATED, *self.lengths}):
+            rig.progress.now(f"{self.said}, {where}: {tokens} tokens")
+            if tokens in CALIBRATED:
+                known.compute(rig, [tokens])
                 continue
             computed_s = rig.compute_s(tokens)
-            loaded_s = rig.load_s(tokens, "disk", bytes_per_s)
-            if loaded_s is not None:
-                self.computed.setdefault(tokens, []).append(computed_s)
-                self.loaded.setdefault(tokens, []).append(loaded_s)
+            loaded_s = rig.load_s(tokens, "disk", self.drive)
+            if loaded_s is None:
+                rig.elsewhere += 1
+                continue
+            self.computed.setdefault(tokens, []).append(computed_s)
+            self.loaded.setdefault(tokens, []).append(loaded_s)
+
+    def check(self, host: Host, seed: int) -> Check:
+        """The break-even that is predicted, beside the one that was measured."""
+        return Check(
+            f"break-even prefix, {self.said}",
+            "tokens",
+            host.break_even_tokens(self.drive, CALIBRATED[0], CALIBRATED[-1]),
+            crossing(self.loaded, self.computed),
+            BREAK_EVEN_OFF,
+            between=crossings(self.loaded, self.computed, seed),
+        )
+
+    def rows(self) -> Iterator[Row]:
+        """What was measured at each length."""
+        for tokens in sorted(self.loaded):
+            yield {
+                "path": "held",
+                "drive": self.said,
+                "tokens": tokens,
+                "computed_ms": [round(1e3 * one, 1) for one in self.computed[tokens]],
+                "loaded_ms": [round(1e3 * one, 1) for one in self.loaded[tokens]],
+            }
 
 
 def prompt_of(blocks: Sequence[object], seed: int) -> list[int]:
@@ -270,9 +317,8 @@ def run_reality(options: RealityOptions, shape: Shape, command: str, progress: P
     with _prepared(options, progress) as rig:
         facts |= {"engine": f"vLLM {chat.version(rig.engine.port)}", "model": "SmolLM2-135M"}
         others = Others({rig.engine.session})
-        known, checks = _Known(), list[Check]()
-        checks += _break_evens(rig, known, options.rounds)
-        host = known.host()
+        host, held = _hold(rig, options.rounds)
+        checks = [one.check(host, rig.seed) for one in held]
         checks += _replay(rig, host, shape)
         facts |= {"others_cores": round(others.cores(), 2)}
         elsewhere = rig.elsewhere
@@ -289,7 +335,11 @@ def run_reality(options: RealityOptions, shape: Shape, command: str, progress: P
         command=command,
         started=started.isoformat(timespec="seconds"),
         machine=facts | {"load_average_at_the_end": round(os.getloadavg()[0], 2)},
-        rows=[*({"path": "check", **check.row()} for check in checks), *_measured(host)],
+        rows=[
+            *({"path": "check", **check.row()} for check in checks),
+            *_measured(host),
+            *(row for one in held for row in one.rows()),
+        ],
         notes=notes,
     )
     return Outcome(rows, checks, host.oracle)
@@ -302,39 +352,69 @@ def _measured(host: Host) -> list[Row]:
         for tokens, seconds in host.oracle.knots
     ]
     for name, line in (("memory", host.memory), ("disk", host.disk)):
-        rate = TOKEN_BYTES / line.token_s / 1e9 if line.token_s else None
+        rate = STORED_BYTES / line.token_s / 1e9 if line.token_s else None
         rows.append({"path": name, "fixed_ms": round(line.fixed_s * 1e3, 2), "gb_per_s": rate})
     return rows
 
 
-def _break_evens(rig: _Rig, known: _Known, rounds: int) -> list[Check]:
-    """Lengths from which loading is quicker, at three rates."""
-    for tokens in sorted({*LOADED, *CHECKED}):
+def _hold(rig: _Rig, rounds: int) -> tuple[Host, list[_Held]]:
+    """Hold loading from three drives against computing; what predictions know is from meanwhile."""
+    _store(rig, [*LOADED, DRAM_TOKENS])
+    first = _Known()
+    for _ in range(LOOKS):
+        rig.progress.now("looking how fast this engine computes and loads")
+        first.compute(rig, CALIBRATED)
+        first.load(rig)
+    host = first.host()
+    drives = host.drives(SHARES, MIDDLE_TOKENS)
+    held = [_Held(drive, _lengths(host, drive)) for drive in drives]
+    _store(rig, sorted({tokens for one in held for tokens in one.lengths}))
+    rig.progress.now("letting the daemon get used to a slow drive")
+    _get_used(rig, held[-1].drive)
+    known = replace(first, computed={})
+    for number in range(1, rounds + 1):
+        for one in held:
+            one.once(rig, known, f"round {number} of {rounds}")
+    rig.progress.done(f"loading from {len(held)} drives was held against computing")
+    return known.host(), held
+
+
+def _store(rig: _Rig, lengths: Sequence[int]) -> None:
+    """Have prompts of these lengths computed and written.
+
+    Raises:
+        SetupError: that takes too long.
+    """
+    for tokens in lengths:
         rig.progress.now(f"storing a prompt of {tokens} tokens")
         rig.ask(rig.prompt(f"checked-{tokens}", tokens), Orders("recompute"), None)
         if not rig.daemon.written(WRITTEN_S):
             raise SetupError("the prompts were not written in time; hint: use a faster disk")
-    rig.progress.now("looking how fast this engine computes and loads")
-    known.compute(rig, CALIBRATED * LOOKS)
-    known.load(rig)
-    first = known.host()
-    rates = [first.rate_for(aim) for aim in AIMS]
-    passes = {rate: _Passes() for rate in rates}
-    for number in range(1, rounds + 1):
-        for rate, found in passes.items():
-            where = f"disk at {rate / 1e6:.1f} MB/s, round {number} of {rounds}"
-            found.once(rig, rate, where)
-        known.load(rig)
-    checks = []
-    for rate, found in passes.items():
-        said = f"break-even prefix, disk at {rate / 1e6:.1f} MB/s"
-        host = replace(known, computed=found.known.computed).host()
-        predicted = host.break_even_tokens(rate, CALIBRATED[0], CALIBRATED[-1])
-        measured = crossing(found.loaded, found.computed)
-        checks.append(Check(said, "tokens", predicted, measured, BREAK_EVEN_OFF))
-        known.take(found.known)
-    rig.progress.done(f"loading was held against computing at {len(rates)} rates of the disk")
-    return checks
+
+
+def _lengths(host: Host, drive: Drive) -> list[int]:
+    """Lengths around the break-even that a first look makes one expect.
+
+    Raises:
+        SetupError: it makes one expect none.
+    """
+    expected = host.break_even_tokens(drive, CALIBRATED[0], CALIBRATED[-1])
+    if expected is None:
+        raise SetupError(
+            "computing took too different times for the same length; hint: use a quiet machine"
+        )
+    apart = {*CALIBRATED, *LOADED}
+    return lengths_around(expected, CHECKED, CHUNK_TOKENS, apart, DRAM_TOKENS)
+
+
+def _get_used(rig: _Rig, drive: Drive) -> None:
+    """Load until the daemon waits as long as such a drive takes, and no longer gives up loads."""
+    whole = 0
+    for number in range(USED_TO):
+        loaded_s = rig.load_s(LOADED[number % len(LOADED)], "disk", drive)
+        whole = whole + 1 if loaded_s is not None else 0
+        if whole == len(LOADED):
+            return
 
 
 def _replay(rig: _Rig, host: Host, shape: Shape) -> list[Check]:
@@ -372,7 +452,7 @@ def _prepared(options: RealityOptions, progress: Progress) -> Iterator[_Rig]:
     started = SlowOptions(
         out=options.out,
         spare_cores=options.spare_cores,
-        dram_bytes=CALIBRATED[-1] // CHUNK_TOKENS * OBJECT_BYTES,
+        dram_bytes=DRAM_TOKENS // CHUNK_TOKENS * OBJECT_BYTES,
         disk_bytes=DISK_BYTES,
         settings=SETTINGS,
     )

@@ -1,11 +1,12 @@
 """Owns a daemon for a bench: `kvwise serve` with a slow drive, and policies that can be told.
 
 `python -m kvwise.bench.slow_serve ORDERS serve ...`; ORDERS is a JSON file that the bench rewrites:
-`{"policy": "auto", "bytes_per_s": 4e7, "jitter_s": 0.02}`. Reads of files take as long as they
-would over a link of that rate, below all else that the tier does; a rate of 0 leaves them alone. A
-namespace whose label is a value of `disk.codec` has that instead of the configured one. Everything
-else is the daemon that operators run. This is a hook for tests and benches: no key of the
-configuration slows a drive down.
+`{"policy": "auto", "bytes_per_s": 4e7, "jitter_s": 0.02, "first_byte_s": 0.1}`. Reads of files take
+as long as they would over a link of that rate, below all else that the tier does; a rate of 0
+leaves them alone. After a pause the first byte takes its time, as those of network disks and object
+stores do; what is asked for meanwhile follows right behind it. A namespace whose label is a value
+of `disk.codec` has that instead of the configured one. Everything else is the daemon that operators
+run. This is a hook for tests and benches: no key of the configuration slows a drive down.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ SEED = 1
 SPIN_NS = 150_000
 """The end of a wait is waited for awake: a sleep that long ends at any time."""
 
+IDLE_NS = 50_000_000
+"""A link that carried nothing for so long is idle: reads of one load follow each other sooner."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:
@@ -50,11 +54,13 @@ class Orders:
         policy: as `plan.policy`, for the requests that are asked about from now on.
         bytes_per_s: rate of reads from the drive; 0 for as fast as it is.
         jitter_s: reads begin later by up to this time.
+        first_byte_s: what a read waits for its first byte where the link was idle.
     """
 
     policy: str = "auto"
     bytes_per_s: float = 0.0
     jitter_s: float = 0.0
+    first_byte_s: float = 0.0
 
     def write(self, path: Path) -> None:
         """Let a daemon read this; at no moment is there half of it."""
@@ -86,7 +92,7 @@ class Standing:
 
 
 class Link:
-    """A link of so many bytes a second, shared by all that is read."""
+    """A link of so many bytes a second, far away or not, shared by all that is read."""
 
     def __init__(self, orders: Standing) -> None:
         """Nothing is on its way."""
@@ -96,11 +102,14 @@ class Link:
 
     def reserve(self, size_bytes: int) -> float:
         """When bytes that set out now have come, behind those that set out before."""
-        rate, now = self._orders.now().bytes_per_s, now_ns()
-        if not rate:
+        orders, now = self._orders.now(), now_ns()
+        if not (orders.bytes_per_s or orders.first_byte_s):
             return now
+        passing_s = size_bytes / orders.bytes_per_s if orders.bytes_per_s else 0.0
         with self._lock:
-            self._free_at_ns = max(self._free_at_ns, now) + size_bytes / rate * NS_PER_S
+            if now - self._free_at_ns > IDLE_NS:
+                passing_s += orders.first_byte_s
+            self._free_at_ns = max(self._free_at_ns, now) + passing_s * NS_PER_S
             return self._free_at_ns
 
 

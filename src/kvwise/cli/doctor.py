@@ -15,10 +15,11 @@ from rich.text import Text
 
 import kvwise
 from kvwise import config
+from kvwise.bench.progress import Progress, Terminal
 from kvwise.cli.checks import HOST_CHECKS, Case, Finding, Grade
 from kvwise.cli.disk_checks import check_disk
 from kvwise.cli.drive_checks import check_drives
-from kvwise.cli.engine_checks import check_engine, check_gpu
+from kvwise.cli.engine_checks import asking, check_engine, check_gpu
 from kvwise.cli.node_checks import NODE_CHECKS
 from kvwise.cli.options import as_bytes
 from kvwise.cli.peer_checks import PEER_CHECKS
@@ -102,7 +103,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         ranks=scale["ranks"],
         device_cache_bytes=scale["device_cache"],
     )
-    findings = list(examine(case))
+    with Terminal(Console(stderr=True)) as progress:
+        findings = list(examine(case, progress))
     if as_json:
         click.echo(msgspec.json.encode(report(findings)))
     else:
@@ -110,14 +112,22 @@ def command(  # noqa: PLR0913  one parameter for each option
     return int(any(found.grade is Grade.FAIL for found in findings))
 
 
-def examine(case: Case) -> Iterator[Finding]:
-    """The findings of every check, in the order in which they are shown."""
+def examine(case: Case, progress: Progress) -> Iterator[Finding]:
+    """The findings of every check, in the order in which they are shown.
+
+    `progress` hears what is being looked at, and in a line that stays whom an answer is awaited of.
+    """
+    progress.now("looking at the host")
     for check in (*HOST_CHECKS, *NODE_CHECKS, *SIZE_CHECKS):
         yield check(case)
+    progress.now("trying the directories of the disk tier")
     yield from check_disk(case)
+    progress.now("asking for the wear of the drives")
     yield from check_drives(case)
+    progress.now("looking at engines that run here")
     for check in PEER_CHECKS:
         yield check(case)
+    (progress.now if case.engine_python is None else progress.note)(asking(case))
     yield check_engine(case)
     yield check_gpu(case)
 

@@ -49,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True):
 def check_engine(case: Case) -> Finding:
     """The engine is there, in a version the connector was made for, and can import it."""
     name = "engine"
-    python = _program(case.engine_python) if case.engine_python else sys.executable
+    python = _asked(case)
     try:
         answer = ask(python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
@@ -87,6 +87,17 @@ def check_gpu(case: Case) -> Finding:
     seen = f"NVIDIA driver {found[0] if found else 'of unknown version'}"
     advice = "run `bench/gpu_check.sh` first: the CUDA copy path has not run on a GPU yet"
     return Finding("gpu", Grade.WARN, seen, advice)
+
+
+def asking(case: Case) -> str:
+    """What checking the engine does, for whoever waits for it."""
+    wait = f"for {ANSWER_S_MAX} s at most"
+    return f"asking {_asked(case)} which packages its environment has, {wait}"
+
+
+def _asked(case: Case) -> str:
+    """The interpreter of the engine's environment."""
+    return _program(case.engine_python) if case.engine_python else sys.executable
 
 
 def _program(path: Path) -> str:

@@ -21,7 +21,7 @@ from kvwise.planner.hardware import TierPart, read_hardware
 from kvwise.planner.oracle import Oracle
 from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill
 from kvwise.planner.shapes import Model, Precision, Precisions
-from kvwise.planner.site import HBM_SHARE
+from kvwise.planner.site import HBM_SHARE, WEIGHT_BYTES, weights_of
 from kvwise.units import format_seconds, format_size
 
 TOKENS = (8_192, 32_768, 131_072)
@@ -94,7 +94,8 @@ def command(  # noqa: PLR0913  one parameter for each option
     is refused, never guessed at. Draft layers are not counted.
 
     With --gpu, computing a prompt is estimated for --tp such GPUs, and compared with loading its KV
-    from each kind of tier: 3.0x means that it is there three times as soon.
+    from each kind of tier: 3.0x means that it is loaded three times as fast as computed. Weights
+    count as the model's configuration keeps them, else in BF16.
     """
     known = read_hardware(hardware, datetime.now(UTC).date())
     if name is None:
@@ -206,19 +207,20 @@ def loading(
 
 
 def _weights(prefill: Prefill) -> dict[str, Any]:
-    """Whether the weights fit in BF16, and what would make them fit."""
+    """Whether the weights fit as the model keeps them, and what would make them fit."""
     room_gb = HBM_SHARE * prefill.gpu.hbm_gb * prefill.ranks
-    weights_gb = prefill.model.weights * 2 / 1e9
+    kept = weights_of(prefill.model)
+    weights_gb = prefill.model.weights * WEIGHT_BYTES[kept] / 1e9
     why = ""
     if weights_gb > room_gb:
         least = ceil(weights_gb / (HBM_SHARE * prefill.gpu.hbm_gb))
-        half = "; in FP8 they fit" if weights_gb / 2 < room_gb else ""
+        half = "; in FP8 they fit" if kept == "bf16" and weights_gb / 2 < room_gb else ""
         why = (
-            f"The weights do not fit: {weights_gb:,.0f} GB in BF16, and {prefill.ranks} x "
-            f"{prefill.gpu.name} have {room_gb:,.0f} GB for weights and KV{half}. "
-            f"It takes {least} such GPUs."
+            f"The weights do not fit: {weights_gb:,.0f} GB in {kept.upper()}, and "
+            f"{prefill.ranks} x {prefill.gpu.name} have {room_gb:,.0f} GB for weights and KV"
+            f"{half}. It takes {least} such GPUs."
         )
-    return {"weights_gb_bf16": weights_gb, "room_gb": room_gb, "why_not": why}
+    return {"kept": kept, "weights_gb": weights_gb, "room_gb": room_gb, "why_not": why}
 
 
 def _show_loading(told: dict[str, Any], console: Console) -> None:
@@ -237,9 +239,9 @@ def _show_loading(told: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(
         f"\nComputing is estimated, by {told['error_median']:.0%} wrong in the middle and by "
-        f"{told['error_most']:.0%} at worst where it could be checked. 3x means that a prompt is "
-        "there three times as soon from one such tier as by computing it; below 1x the cache is "
-        "the slower way. Under load both wait: 'kvwise sim' says more.",
+        f"{told['error_most']:.0%} at worst where it could be checked. 3x means that one such tier "
+        "loads a prompt three times as fast as it is computed; below 1x the cache is the slower "
+        "way. Under load both wait: 'kvwise sim' says more.",
         soft_wrap=True,
     )
 
@@ -271,7 +273,7 @@ def _list(as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
-    for heading in ("bytes a token", "beside", "32,768 tokens"):
+    for heading in ("bytes a token", "fixed", "32,768 tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, model in found:
         fixed_bytes = float(model.fixed_bytes(kept))
@@ -284,8 +286,8 @@ def _list(as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "\nKV in bf16, all ranks together. 'beside' is what windows and states take, however long "
-        "a sequence is.\nAny other model: kvwise model path/to/config.json",
+        "\nKV in bf16, all ranks together. 'fixed' is what windows and states of a sequence take, "
+        "however long it is.\nAny other model: kvwise model path/to/config.json",
         soft_wrap=True,
     )
 

@@ -26,7 +26,7 @@ from kvwise.planner.advise import decide, routes
 from kvwise.planner.catalogue import engine_name, find_model
 from kvwise.planner.demand import Demand
 from kvwise.planner.hardware import read_hardware
-from kvwise.planner.oracle import oracle_of
+from kvwise.planner.recompute import oracle_of
 from kvwise.planner.sensitivity import with_changes
 from kvwise.planner.shapes import Precision, Precisions
 from kvwise.planner.site import Site
@@ -90,7 +90,7 @@ def command(
         show(told, Console(highlight=False))
     if lacking:
         click.echo(lacking, err=True)
-    return 1 if lacking else 0
+    return 1 if lacking or told["bill"] is None else 0
 
 
 def _list(file: Path | None, *, as_json: bool) -> int:

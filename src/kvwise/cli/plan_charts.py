@@ -104,8 +104,8 @@ def _loading(told: Mapping[str, Any]) -> str:
     ]
     heads = ("", *(f"{one['tokens']:,} tokens" for one in lengths))
     return (
-        "<details><summary>How many times as soon a prompt is there from one unit of a tier; below "
-        f"1x computing is quicker</summary>{table(heads, rows)}</details>"
+        "<details><summary>How many times as fast as it is computed a prompt is loaded from one "
+        f"unit of a tier; below 1x computing is faster</summary>{table(heads, rows)}</details>"
     )
 
 

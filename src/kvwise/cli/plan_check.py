@@ -20,10 +20,10 @@ from rich.table import Table
 from kvwise.bench.engine_one_shot import CHUNK_TOKENS
 from kvwise.bench.progress import Terminal
 from kvwise.bench.reality import BLOCKS_MAX, Outcome, RealityOptions, run_reality
-from kvwise.bench.targets import require_targets
+from kvwise.bench.targets import require_targets, write_whole
 from kvwise.cli.bench_options import end_in_order, show_notes, spare_cores
 from kvwise.cli.options import giving
-from kvwise.planner.oracle import ROOFLINE, write_times
+from kvwise.planner.oracle import ROOFLINE, times_text
 from kvwise.planner.validate import Check, Shape, invented, scaled
 from kvwise.sim.trace.assembly import Options
 from kvwise.sim.trace.read import read
@@ -64,8 +64,9 @@ checking = giving(
             metavar="FILE",
             default=ROOFLINE,
             show_default=True,
-            help="How long computing takes: 'roofline' estimates it; a CSV file with the columns "
-            "tokens and seconds (and cached_tokens) says it.",
+            help="How long computing takes: 'roofline' estimates it; 'aiconfigurator' asks the "
+            "package aiconfigurator-core; a CSV file with the columns tokens and seconds (and "
+            "cached_tokens) says it.",
         ),
         click.option(
             "--validate",
@@ -111,16 +112,23 @@ def validate(
         requests = QUICK_REQUESTS if said["quick"] else REQUESTS
         small = scaled(trace, requests, CHUNK_TOKENS, BLOCKS_MAX, SEED)
         outcome = run_reality(options, Shape.of(small, progress.now), command, progress)
-    rows, path = outcome.rows, said["times"]
-    if path is not None:
-        facts = f"{rows.machine['engine']}, {rows.machine['model']}, {rows.machine['cpu']}"
-        write_times(path, outcome.times, (f"measured {rows.started} by {command}", facts))
+    rows = outcome.rows
+    if said["times"] is not None:
+        keep_times(said["times"], outcome, command)
     if as_json:
         click.echo(rows.to_json())
     else:
         show(outcome, console)
         show_notes(rows, console)
     return verdict_of(outcome.checks)
+
+
+def keep_times(path: Path, outcome: Outcome, command: str) -> None:
+    """Write the times that were measured, whole or not at all, with where they are from."""
+    machine = outcome.rows.machine
+    facts = ", ".join(str(machine[name]) for name in ("engine", "model", "cpu"))
+    notes = (f"measured {outcome.rows.started} by {command}", facts)
+    write_whole({path: times_text(outcome.times, notes)})
 
 
 def verdict_of(checks: Sequence[Check]) -> int:
@@ -138,6 +146,8 @@ def show(outcome: Outcome, console: Console) -> None:
         row = check.row()
         digits = 4 if not check.is_ratio else 0
         figures = [_figure(row[name], digits) for name in ("predicted", "measured")]
+        if check.between:
+            figures[1] += " ({:,.0f} to {:,.0f})".format(*check.between)
         offs = [_off(row[name], is_ratio=check.is_ratio) for name in ("off", "off_max")]
         verdict = "yes" if check.holds else "[bold red]NO[/]"
         table.add_row(escape(f"{check.name} ({check.unit})"), *figures, *offs, verdict)

@@ -9,8 +9,10 @@ from typing import Any
 from kvwise.bench.targets import Target, require_folder, require_targets, write_whole
 from kvwise.cli.plan_options import Said
 from kvwise.cli.plan_page import render
+from kvwise.cli.plan_told import NAMED
 from kvwise.errors import ConfigError
-from kvwise.planner.oracle import ROOFLINE
+from kvwise.planner.catalogue import NAMELESS
+from kvwise.planner.oracle import WORDS
 
 JSON, PAGE, STACK = "plan.json", "plan.html", "stack.toml"
 FOLDER = (JSON, PAGE, STACK, "vllm.sh", "sglang.sh")
@@ -25,12 +27,17 @@ def require_files(model_name: str, files: tuple[Path, ...], said: Said) -> None:
     """
     inputs = [*files, Path(model_name)]
     inputs += [said["hardware"]] if said["hardware"] is not None else []
-    inputs += [Path(said["recompute"])] if said["recompute"].lower() != ROOFLINE else []
+    inputs += [Path(said["recompute"])] if said["recompute"].lower() not in WORDS else []
     targets: list[Target] = []
     for option, path in (("--html", said["html"]), ("--stack", said["stack"])):
         if path is not None:
             targets.append((option, path))
     folder = said["out"]
+    if folder is not None and folder.is_dir() and any(map(folder.samefile, files)):
+        raise ConfigError(
+            f"--out would put {JSON} among the files of the trace in {folder}; hint: name another "
+            "folder"
+        )
     if folder is not None and folder.is_dir():
         targets += [("--out", folder / name) for name in FOLDER]
     elif folder is not None:
@@ -49,8 +56,9 @@ def write_files(told: dict[str, Any], said: Said) -> str:
     if folder is not None:
         files |= {folder / JSON: json.dumps(told, indent=2), folder / PAGE: render(told)}
         for name, flags in told["engine_flags"].items():
-            script = f"#!/bin/sh\n# {flags['engine']}: {flags['tried']}\n{flags['shell']}\n"
-            files[folder / f"{name}.sh"] = script
+            lines = ["#!/bin/sh", f"# {flags['engine']}: {flags['tried']}"]
+            lines += [f"# {NAMELESS}: {NAMED}"] if NAMELESS in flags["command"] else []
+            files[folder / f"{name}.sh"] = "\n".join([*lines, flags["shell"], ""])
     if page is not None:
         files[page] = render(told)
     if told["stack_toml"] is not None:

@@ -5,8 +5,6 @@ It reads no trace and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from math import ceil
 from pathlib import Path
@@ -20,24 +18,20 @@ from kvwise.cli.plan_search import Searching
 from kvwise.cli.reading import Reading
 from kvwise.errors import ConfigError
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware, Origin, TierPart
+from kvwise.planner.hardware import Hardware
 from kvwise.planner.prices import Prices
-from kvwise.planner.shapes import Model, Precision, Precisions
-from kvwise.planner.site import Site
+from kvwise.planner.shapes import Model, Precisions
+from kvwise.planner.site import WEIGHT_BYTES, Site, weights_of
+from kvwise.planner.sizes import MEMORY_MOST_BYTES
 from kvwise.planner.stack import Places
 from kvwise.units import parse_size
-
-WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
-WEIGHTS: Mapping[Precision | None, str] = {Precision.FP8: "fp8", Precision.NVFP4: "fp4"}
-DRAM_TIER = "dram-pcie5"
-PCIE5_GB_PER_S = 64.0
-LINK_REACHED = 0.86
-"""Of a link's rate, what copies reach, as on the link that was measured."""
 
 BUSY = 0.7
 """Of the time, what prefill may keep a host busy without a cache, where nobody says how many."""
 
 HOSTS_MAX = 10_000
+DRAM = "1TB"
+"""Memory for KV of a host of which nobody says how much it has."""
 
 
 class Said(Reading, Checking, Searching):
@@ -48,7 +42,7 @@ class Said(Reading, Checking, Searching):
     kv: str | None
     weights: str | None
     hosts: int | None
-    dram: str
+    dram: str | None
     drive: str
     drives: int
     drive_size: str
@@ -111,9 +105,8 @@ planning = giving(
         click.option(
             "--dram",
             metavar="SIZE",
-            default="1TB",
-            show_default=True,
-            help="Memory for KV, each host.",
+            help=f"Memory for KV that each host has at most.  [default: {DRAM}, up to 2TB where "
+            "that is better than drives]",
         ),
         click.option(
             "--drives",
@@ -223,20 +216,23 @@ def site_of(model: Model, kept: Precisions, known: Hardware, said: Said, demand:
             f"hint: --drives {len(said['disk'])}"
         )
     drive_bytes = _bytes("--drive-size", said["drive_size"])
+    is_said = said["dram"] is not None
+    dram_bytes = _bytes("--dram", said["dram"] if said["dram"] is not None else DRAM)
     return Site(
         model=model,
         kept=kept,
         gpus=said["tp"],
         hbm_bytes=known.gpu(said["gpu"]).hbm_gb * 1e9,
-        weight_bytes=WEIGHT_BYTES[said["weights"] or WEIGHTS.get(model.weights_kept, "bf16")],
+        weight_bytes=WEIGHT_BYTES[said["weights"] or weights_of(model)],
         hosts=said["hosts"] or _hosts(demand),
-        dram=_memory(known, said["gpu"]),
-        dram_bytes=_bytes("--dram", said["dram"]),
+        dram=known.memory(said["gpu"]),
+        dram_bytes=dram_bytes,
         drive=drive,
         drives=said["drives"] if drive_bytes else 0,
         drive_bytes=drive_bytes,
         prices=Prices.of(known, said["gpu"].lower(), drive.name),
         snapshot_tokens=demand.new_tokens_per_request if model.state_bytes(kept) else 0.0,
+        dram_most_bytes=dram_bytes if is_said else MEMORY_MOST_BYTES,
     )
 
 
@@ -249,23 +245,6 @@ def _hosts(demand: Demand) -> int:
             "s; hint: a trace with the times at which they came, or --hosts"
         )
     return hosts
-
-
-def _memory(known: Hardware, name: str) -> TierPart:
-    """The host's memory, over the link that a GPU has to it."""
-    tier, gpu = known.tiers[DRAM_TIER], known.gpu(name)
-    if gpu.host_link_gb_per_s == PCIE5_GB_PER_S:
-        return tier
-    rate = round(LINK_REACHED * gpu.host_link_gb_per_s, 1)
-    origin = Origin(gpu.origin.as_of, f"{LINK_REACHED:.0%} of the link of {name}", "assumed")
-    return replace(
-        tier,
-        name="dram",
-        about=f"host memory over the link of {name}",
-        read_gb_per_s=rate,
-        write_gb_per_s=rate,
-        origin=origin,
-    )
 
 
 def _bytes(option: str, text: str) -> int:

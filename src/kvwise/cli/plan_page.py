@@ -44,7 +44,8 @@ def render(told: Mapping[str, Any]) -> str:
     sections = [_subject(told), _tiles(told), _decisions(told)]
     if told["sizes"]:
         sections += [size_chart(told), rate_chart(told), kappa_chart(told), wear_chart(told)]
-        sections += [cost_chart(told), change_chart(told)]
+        sections += [cost_chart(told)] if told["bill"] is not None else []
+        sections.append(change_chart(told))
     sections += [_start(told), _numbers(told), _basis(told)]
     return document(f"kvwise {kvwise.__version__} plan", _headline(told), sections)
 
@@ -82,12 +83,14 @@ def _subject(told: Mapping[str, Any]) -> str:
 def _tiles(told: Mapping[str, Any]) -> str:
     """Three numbers to remember."""
     reuse, bill = told["decisions"][0]["numbers"], told["bill"]
-    saved = bill["own_cache_usd_per_month"] - bill["with_levels_usd_per_month"]
     tiles = [
         (f"{reuse['of_computing']:.0%}", "of all computing could be saved by not forgetting"),
         (f"{told['engines_busy_with_prefill']:.1f}", "hosts busy with prefill without a cache"),
-        (f"${saved:,.0f}", "saved a month by all that is to be, beyond its cost"),
     ]
+    if bill is not None:
+        saved = bill["own_cache_usd_per_month"] - bill["with_levels_usd_per_month"]
+        said = "saved a month by all that is to be, beyond its cost and the engine's own cache"
+        tiles.append((f"${saved:,.0f}", said))
     body = "".join(f"<div><b>{escape(big)}</b><span>{small}</span></div>" for big, small in tiles)
     return f'<section class="tiles">{body}</section>'
 
@@ -130,7 +133,7 @@ def _numbers(told: Mapping[str, Any]) -> str:
     """Everything behind the verdicts."""
     parts = []
     for one in told["decisions"]:
-        rows = [(name.replace("_", " "), f"{value:,.4g}") for name, value in one["numbers"].items()]
+        rows = [(name.replace("_", " "), _number(v)) for name, v in one["numbers"].items()]
         if rows:
             parts.append(f"<h3>{escape(NAMES[one['boundary']])}</h3>{table(('', ''), rows)}")
     return (
@@ -138,6 +141,13 @@ def _numbers(told: Mapping[str, Any]) -> str:
         + "".join(parts)
         + "</details></section>"
     )
+
+
+def _number(value: float) -> str:
+    """All digits before the point, and four behind it where there are few before."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def _basis(told: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def pictured(plan: Plan) -> dict[str, Any]:
 
 def _sizes(plan: Plan) -> list[dict[str, Any]]:
     """Hits of the sizes of the plan, and of some others."""
-    site, demand = priced(plan.site, plan.demand), plan.demand
+    site, demand = priced(plan.taken, plan.demand), plan.demand
     each = site.token_bytes
     device, memory = site.device_tokens * each, site.memory_bytes
     sizes = {"GPUs alone": device, "with memory": memory, "with drives": memory + site.disk_bytes}
@@ -98,7 +98,7 @@ def _kappa(plan: Plan) -> list[dict[str, Any]]:
     """Cached over new tokens by class, and from where on each tier is slower than computing."""
     site, demand = plan.site, plan.demand
     verdicts = {one.boundary: one.verdict for one in plan.decisions}
-    taken = decided(site, demand, verdicts)
+    taken = decided(plan.taken, demand, verdicts)
     held = taken.memory_tokens + taken.disk_bytes / taken.token_bytes
     rank = site.model.of_rank(site.gpus)
     found = []

@@ -30,8 +30,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     console.print(
-        f"prefill alone keeps {told['engines_busy_with_prefill']:.2f} such hosts busy; the middle "
-        f"prompt has {told['typical_prompt_tokens']:,} tokens and takes "
+        f"prefill alone keeps {told['engines_busy_with_prefill']:.2f} such hosts busy; the median "
+        f"prompt has {told['typical_prompt_tokens']:,} tokens, which take "
         f"{told['typical_prompt_s']:.2f} s\n",
         soft_wrap=True,
     )
@@ -45,7 +45,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         table.add_row(one["boundary"], verdict, escape(one["why"]))
     console.print(table)
     console.print()
-    _show_bill(told, console)
+    if told["bill"] is not None:
+        _show_bill(told, console)
     _show_changes(told, console)
     _show_start(told, console)
     for note in told["notes"]:
@@ -72,11 +73,12 @@ def _show_bill(told: Mapping[str, Any], console: Console) -> None:
         ("with these levels", "with_levels", whole),
     ):
         each, month = bill[f"{key}_usd_per_million_tokens"], bill[f"{key}_usd_per_month"]
-        said = f"  {name:<22} ${each:.4f}, {usd(month)} a month{how}"
+        busy = f"{bill[f'{key}_hosts_busy']:.2f} hosts busy"
+        said = f"  {name:<22} ${each:.4f}, {usd(month)} a month, {busy}{how}"
         console.print(said, soft_wrap=True)
     console.print(
-        f"  prices are up to as old as {oldest}; saved GPU time is worth its price only if "
-        "something else runs in it\n",
+        "  GPUs are paid while they compute prompts: what is saved is worth its price only if "
+        f"something else runs in it; the oldest price is of {oldest}\n",
         soft_wrap=True,
     )
 

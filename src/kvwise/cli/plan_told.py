@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any
 
-from kvwise.cli.plan_options import WEIGHT_BYTES
+from kvwise.cli.plan_options import BUSY
 from kvwise.planner.bill import bill, net_usd
 from kvwise.planner.bill import chosen as bought
+from kvwise.planner.catalogue import NAMELESS
 from kvwise.planner.demand import Demand
 from kvwise.planner.flags import Flags, sglang, vllm
-from kvwise.planner.hardware import Hardware, Origin
+from kvwise.planner.hardware import HOST_MEMORY, Hardware, Origin
 from kvwise.planner.oracle import Oracle, estimate_of
 from kvwise.planner.prefill import Prefill
 from kvwise.planner.sensitivity import KNOBS, others, swings
-from kvwise.planner.site import Decision, Site, Verdict
+from kvwise.planner.site import WEIGHT_BYTES, Decision, Site, Verdict
+from kvwise.planner.sizes import sized
 from kvwise.planner.stack import Places, Stack, stack_of, toml
+
+NAMED = "put the model's folder or repository there"
+"""What to do about a model that has no name for engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,14 @@ class Plan:
     engine_model: str
 
     @property
+    def taken(self) -> Site:
+        """The site with the memory that was decided on."""
+        return sized(self.site, self.demand)
+
+    @property
     def stack(self) -> Stack | None:
         """The daemon's configuration on each host."""
-        return stack_of(self.site, self.demand, self.decisions, self.places)
+        return stack_of(self.taken, self.demand, self.decisions, self.places)
 
     @property
     def stack_toml(self) -> str | None:
@@ -66,6 +77,7 @@ class Plan:
 def told_of(plan: Plan) -> dict[str, Any]:
     """The whole answer."""
     site, demand, oracle = plan.site, plan.demand, plan.oracle
+    billed = bill(site, demand, plan.decisions) if site.device_tokens else None
     return {
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(),
@@ -86,13 +98,13 @@ def told_of(plan: Plan) -> dict[str, Any]:
             for one in site.prices.each()
         },
         "decisions": [_decision(plan, one) for one in plan.decisions],
-        "bill": bill(site, demand, plan.decisions),
+        "bill": billed,
         "sensitivity": _sensitivity(plan),
         "stack": plan.stack,
         "stack_toml": plan.stack_toml,
         "serve": _serve(plan.stack),
         "engine_flags": _engines(plan),
-        "notes": _notes(plan),
+        "notes": [*_verdict_notes(plan), *_host_notes(plan, billed), *_basis_notes(plan)],
     }
 
 
@@ -147,7 +159,7 @@ def _sensitivity(plan: Plan) -> dict[str, Any]:
                 "net_usd_per_month_at_low": one.low_usd,
                 "net_usd_per_month_at_high": one.high_usd,
             }
-            for one in swings(site, demand, decisions)
+            for one in swings(plan.taken, demand, decisions)
         ],
         "others": [
             {
@@ -205,24 +217,58 @@ def shell(flags: Flags) -> str:
     return " ".join([*given, shlex.join(flags.words)])
 
 
-def _notes(plan: Plan) -> list[str]:
-    """What else a reader must know."""
-    site, demand = plan.site, plan.demand
+def _verdict_notes(plan: Plan) -> Iterator[str]:
+    """What the verdicts come to where that is nothing."""
     verdicts = {one.boundary: one.verdict for one in plan.decisions}
-    notes = []
     if verdicts["reuse"] is Verdict.NO:
-        notes.append("Do not offload: there is nothing to load again.")
+        yield "Do not offload: there is nothing to load again."
     elif verdicts["hbm"] is Verdict.NO:
-        notes.append("Nothing more was looked at: this engine does not start.")
+        yield "Nothing more was looked at: this engine does not start."
     elif {verdicts["dram"], verdicts["nvme"]} == {Verdict.NO}:
-        notes.append("The engine's own cache is enough for these requests: you need no other.")
-    if demand.engines > site.hosts:
-        notes.append(
-            f"Prefill alone needs {demand.engines:.1f} hosts: {site.hosts} cannot serve this trace "
+        yield "The engine's own cache is enough for these requests: you need no other."
+
+
+def _host_notes(plan: Plan, billed: Mapping[str, float] | None) -> Iterator[str]:
+    """Whether there are too few hosts, or more than it takes."""
+    hosts, needed = plan.site.hosts, plan.demand.engines
+    if needed > hosts:
+        yield (
+            f"Prefill alone needs {needed:.1f} hosts: {hosts} cannot serve this trace "
             "without a cache."
         )
+    if billed is None:
+        return
+    busy = billed["with_levels_hosts_busy"]
+    fewer = max(1, ceil(busy / BUSY))
+    if fewer < min(hosts, ceil(needed / BUSY)):
+        yield (
+            f"Without a cache prefill keeps {needed:.2f} of {hosts} hosts busy, and with these "
+            f"levels {busy:.2f}: --hosts {fewer} plans for as many as that takes."
+        )
+
+
+def _basis_notes(plan: Plan) -> Iterator[str]:
+    """What the plan rests on that its user may not expect."""
+    site = plan.site
     if isinstance(plan.oracle, Prefill) and plan.oracle.caution:
-        notes.append(f"{plan.oracle.caution}.")
+        yield f"{plan.oracle.caution}."
+    measured = plan.known.tiers.get(HOST_MEMORY)
+    if site.dram.name == HOST_MEMORY:
+        yield (
+            f"Memory is taken to give each GPU {site.dram.read_gb_per_s:g} GB/s, as tier."
+            f"{HOST_MEMORY} was measured by one thread that copies; a GPU that reads memory itself "
+            "may be quicker: `kvwise probe` measures it where torch sees the GPU."
+        )
+    elif measured is not None and measured.read_gb_per_s >= site.dram.read_gb_per_s:
+        yield (
+            f"Memory is taken to give each GPU {site.dram.read_gb_per_s:g} GB/s ("
+            f"{site.dram.about}): tier.{HOST_MEMORY}, {measured.read_gb_per_s:g} GB/s, is no "
+            "slower."
+        )
     if site.model.state_bytes(site.kept):
-        notes.append("The vLLM connector refuses models with recurrent states so far.")
-    return notes
+        yield "The vLLM connector refuses models with recurrent states so far."
+    if plan.engine_model == NAMELESS and site.device_tokens:
+        yield (
+            f"Engines are told to serve {NAMELESS}, since {site.model.name} has no weights beside "
+            f"it: {NAMED}."
+        )

@@ -13,17 +13,12 @@ from math import ceil
 from kvwise.planner import below
 from kvwise.planner.below import GAIN_MIN
 from kvwise.planner.demand import Demand, Saving
-from kvwise.planner.routing import ROUTES, Report, Routed
+from kvwise.planner.routing import OWN, ROUTES, WITH_MEMORY, WITHOUT_MEMORY, Report, Routed
 from kvwise.planner.shapes import Precision
 from kvwise.planner.site import HBM_SHARE, Decision, Site, Verdict, usd
+from kvwise.planner.sizes import sized, told, weighed
 
 REUSE_MIN = 0.02
-
-OWN = "own_cache_in_turn"
-"""Requests in turn to engines with nothing below their GPUs: what there is without any plan."""
-
-WITH_MEMORY = "with_memory"
-"""Requests where their prefix is, to hosts with memory that does not pay as one cache."""
 
 PARTS = (0.25, 0.5, 1.0)
 """Of the memory that each host might need, what is tried."""
@@ -32,25 +27,49 @@ PARTS = (0.25, 0.5, 1.0)
 def routes(site: Site, demand: Demand, report: Report) -> Mapping[str, Routed]:
     """What each way to send requests hits with the levels that are to be; none without a choice.
 
-    Beside them stands what requests in turn hit without any of these levels, and where memory is
-    not to be, what it would bring to hosts that each hold their own. `report` hears what is being
-    looked at.
+    Beside them stands what requests in turn hit without any of these levels, and what memory
+    brings to hosts that each hold their own. `report` hears what is being looked at.
     """
-    verdicts = {one.boundary: one.verdict for one in decide(site, demand, {})}
+    site = sized(site, demand)
+    verdicts = _verdicts(site, demand, {})
     if "dram" not in verdicts or site.hosts == 1:
         return {}
-    taken = below.decided(site, demand, verdicts)
-    each = _all_tokens(taken) / site.hosts
+    found = _apart(site, demand, verdicts, report)
+    taken = below.decided(site, demand, _verdicts(site, demand, found))
     own = site.device_tokens / site.hosts
-    found = {name: demand.routed(name, site.hosts, each, report) for name in ROUTES}
+    each = _all_tokens(taken) / site.hosts
+    found |= {name: demand.routed(name, site.hosts, each, report) for name in ROUTES}
     found[OWN] = demand.routed("round_robin", site.hosts, own, report)
-    missed_s = demand.saved_by(demand.reuse - found["kv_aware"].hit_ratio * demand.again)
-    if not taken.dram_bytes and missed_s >= GAIN_MIN * demand.compute_s:
-        found |= _with_memory(site, demand, report)
     return found
 
 
-def _with_memory(site: Site, demand: Demand, report: Report) -> dict[str, Routed]:
+def _verdicts(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> dict[str, Verdict]:
+    """What comes of each level."""
+    return {one.boundary: one.verdict for one in decide(site, demand, routed)}
+
+
+def _apart(
+    site: Site, demand: Demand, verdicts: Mapping[str, Verdict], report: Report
+) -> dict[str, Routed]:
+    """What hosts that each hold their own hit without memory and with it, by cached prefixes.
+
+    Memory that is to be is held against the GPUs alone. Where it is not to be, sizes of it are
+    tried, if what there is leaves enough to gain.
+    """
+    taken, hosts = below.decided(site, demand, verdicts), site.hosts
+    is_to_be = verdicts["dram"] is Verdict.YES
+    held = site.device_tokens if is_to_be else _all_tokens(taken)
+    without = demand.routed("kv_aware", hosts, held / hosts, report)
+    if is_to_be:
+        found = [demand.routed("kv_aware", hosts, taken.memory_tokens / hosts, report)]
+    else:
+        missed_s = demand.saved_by(demand.reuse - without.hit_ratio * demand.again)
+        gains = missed_s >= GAIN_MIN * demand.compute_s
+        found = _tried(site, demand, report) if gains else []
+    return {WITHOUT_MEMORY: without, WITH_MEMORY: found[0]} if found else {}
+
+
+def _tried(site: Site, demand: Demand, report: Report) -> list[Routed]:
     """The size of memory in each host that saves most beyond its price, by cached prefixes."""
     most = min(site.dram_bytes / site.token_bytes, demand.capacity_for(below.ENOUGH))
     sizes = [part * most for part in PARTS if part * most > site.device_tokens / site.hosts]
@@ -61,11 +80,14 @@ def _with_memory(site: Site, demand: Demand, report: Report) -> dict[str, Routed
         saved_s = demand.saved_by(one.hit_ratio * demand.again)
         return site.worth(saved_s, demand)["saves_usd_per_month"] - costs
 
-    return {WITH_MEMORY: max(tried, key=net_usd)} if tried else {}
+    return [max(tried, key=net_usd)] if tried else []
 
 
 def decide(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> list[Decision]:
-    """Decide level after level; where no requests were routed, nothing is said of routing."""
+    """Decide level after level; where no requests were routed, nothing is said of routing.
+
+    Hosts get more memory than they have where they may and that is better than drives.
+    """
     found = [_reuse(site, demand)]
     if found[0].verdict is Verdict.NO:
         return found
@@ -73,21 +95,21 @@ def decide(site: Site, demand: Demand, routed: Mapping[str, Routed]) -> list[Dec
     if not site.device_tokens:
         return [*found, _hbm(site, demand, device)]
     found += [_quantise(site, demand, device), _hbm(site, demand, device)]
+    given, sizes = site, weighed(site, demand)
+    site = replace(given, dram_bytes=sizes.taken.host_bytes, dram_most_bytes=0.0)
     memory = below.dram(site, demand, device)
-    if memory.verdict is Verdict.NO and WITH_MEMORY in routed:
-        with_memory = routed[WITH_MEMORY]
-        memory = below.apart(site, demand, memory, routed["kv_aware"], with_memory)
-    taken = below.decided(site, demand, {"dram": memory.verdict})
-    behind = replace(taken, drives=site.drives)
-    disk = below.nvme(behind, demand, demand.saving(taken.memory_tokens))
-    found += [memory, disk]
+    if WITH_MEMORY in routed:
+        apart = routed[WITHOUT_MEMORY], routed[WITH_MEMORY]
+        memory = below.apart(site, demand, memory, *apart)
+    behind, disk = below.behind(site, demand, memory)
+    found += told(given, sizes, memory, disk)
     whole = below.decided(site, demand, {"dram": memory.verdict, "nvme": disk.verdict})
     pooled = demand.saving(_all_tokens(whole))
-    alone = site.hosts == 1
-    if alone or routed:
+    alone, is_routed = site.hosts == 1, OWN in routed
+    if alone or is_routed:
         found.append(_alone_shared() if alone else _shared(site, demand, pooled, routed))
     found.append(below.compression(behind, demand, disk))
-    if alone or routed:
+    if alone or is_routed:
         found.append(_alone_router() if alone else _router(site, demand, pooled, routed))
     return found
 

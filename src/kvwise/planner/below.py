@@ -31,10 +31,15 @@ STAGING_BYTES = 5e9
 """Memory that a daemon takes to reach its drives at all, on each host."""
 
 
+def enough_bytes(site: Site, demand: Demand) -> float:
+    """Memory of each host with which all have 90 % of all hits, in whole GB."""
+    held_bytes = demand.capacity_for(ENOUGH) * site.token_bytes
+    return ceil(held_bytes / site.hosts / 1e9) * 1e9
+
+
 def priced(site: Site, demand: Demand) -> Site:
-    """The same with no more memory than has 90 % of all hits, in whole GB for each host."""
-    enough_gb = ceil(demand.capacity_for(ENOUGH) * site.token_bytes / site.hosts / 1e9)
-    return replace(site, dram_bytes=min(site.dram_bytes, enough_gb * 1e9))
+    """The same with no more memory than has 90 % of all hits."""
+    return replace(site, dram_bytes=min(site.dram_bytes, enough_bytes(site, demand)))
 
 
 def decided(site: Site, demand: Demand, verdicts: Mapping[str, Verdict]) -> Site:
@@ -45,11 +50,17 @@ def decided(site: Site, demand: Demand, verdicts: Mapping[str, Verdict]) -> Site
     return replace(site, dram_bytes=STAGING_BYTES if drives else 0.0, drives=drives)
 
 
+def behind(site: Site, demand: Demand, memory: Decision) -> tuple[Site, Decision]:
+    """The site with the memory that is to be and its drives, and what comes of those."""
+    taken = decided(site, demand, {"dram": memory.verdict})
+    driven = replace(taken, drives=site.drives)
+    return driven, nvme(driven, demand, demand.saving(taken.memory_tokens))
+
+
 def dram(site: Site, demand: Demand, device: Saving) -> Decision:
     """Whether the host's memory adds enough. Size, gain and price are those of what is priced."""
     given, site = site, priced(site, demand)
     memory = demand.saving(site.memory_tokens)
-    enough_bytes = demand.capacity_for(ENOUGH) * site.token_bytes
     gain = (memory.saved_s - device.saved_s) / demand.compute_s
     speedup = site.speedup(demand, memory, site.dram, 1)
     money = site.worth(memory.saved_s - device.saved_s, demand)
@@ -62,10 +73,11 @@ def dram(site: Site, demand: Demand, device: Saving) -> Decision:
         "of_computing": gain,
         "speedup": speedup,
         "tokens_for_90_percent_of_hits": float(demand.capacity_for(ENOUGH)),
-        "bytes_for_90_percent_of_hits": enough_bytes,
+        "bytes_for_90_percent_of_hits": demand.capacity_for(ENOUGH) * site.token_bytes,
         **money,
     }
     size = f"{size_text(site.memory_bytes)} over all hosts"
+    as_one = ", as one cache," if site.hosts > 1 else ""
     if why := _needless(given, device):
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     if gain < GAIN_MIN or speedup < MARGIN:
@@ -75,14 +87,14 @@ def dram(site: Site, demand: Demand, device: Saving) -> Decision:
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     paid = _paid(money)
     if money["saves_usd_per_month"] < money["costs_usd_per_month"]:
-        why = f"{size} save {gain:.0%} of computing, which is less than they cost: {paid}"
+        why = f"{size}{as_one} save {gain:.0%} of computing, which is less than they cost: {paid}"
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
-    most = f"90 % of all hits take {size_text(enough_bytes)}"
+    most = f"90 % of all hits take {size_text(numbers['bytes_for_90_percent_of_hits'])}"
     if memory.share >= ENOUGH:
         most = f"that has {memory.share:.0%} of all hits"
     why = (
-        f"{size} save {gain:.0%} of computing, with hits there {speedup:.0f} times as soon; "
-        f"{most}; {paid}"
+        f"{size}{as_one} save {gain:.0%} of computing; a usual hit is loaded {speedup:.0f} times "
+        f"as fast as computed; {most}; {paid}"
     )
     return Decision("dram", Verdict.YES, why, numbers, "estimate")
 
@@ -103,7 +115,12 @@ def _needless(site: Site, device: Saving) -> str:
 def apart(
     site: Site, demand: Demand, pooled: Decision, without: Routed, with_memory: Routed
 ) -> Decision:
-    """Memory that as one cache does not pay, where hosts that each hold their own do need it."""
+    """Memory as hosts that each hold their own need it, beside what it is as one cache of all.
+
+    Where only one of the two ways to count says that it pays, it is a maybe, with the numbers of
+    hosts apart.
+    """
+    is_yes = pooled.verdict is Verdict.YES
     gained_ratio = (with_memory.hit_ratio - without.hit_ratio) * demand.again
     each_bytes = with_memory.tokens_per_host * site.token_bytes
     saved_s = demand.saved_by(gained_ratio)
@@ -112,23 +129,38 @@ def apart(
     saving = demand.saving(site.hosts * with_memory.tokens_per_host)
     speedup = site.speedup(demand, saving, site.dram, 1)
     gain = saved_s / demand.compute_s
-    is_dear = money["saves_usd_per_month"] < money["costs_usd_per_month"]
-    if gain < GAIN_MIN or speedup < MARGIN or is_dear:
+    is_cheap = money["saves_usd_per_month"] >= money["costs_usd_per_month"]
+    pays = gain >= GAIN_MIN and speedup >= MARGIN and is_cheap
+    if not pays and not is_yes:
         return pooled
+    ratios = {
+        "hit_ratio_routed_to_gpus": without.hit_ratio * demand.again,
+        "hit_ratio_routed_to_memory": with_memory.hit_ratio * demand.again,
+    }
+    before, after = ratios.values()
+    if pays and is_yes:
+        numbers = {
+            **pooled.numbers,
+            "of_computing_apart": gain,
+            "saves_apart_usd_per_month": money["saves_usd_per_month"],
+            **ratios,
+        }
+        why = (
+            f"{pooled.why}; in hosts that each hold their own, with a router, they save {gain:.0%}"
+        )
+        return replace(pooled, why=why, numbers=numbers)
     numbers = {
         **pooled.numbers,
         "bytes": site.hosts * each_bytes,
         "of_computing": gain,
         "speedup": speedup,
-        "hit_ratio_routed_to_gpus": without.hit_ratio * demand.again,
-        "hit_ratio_routed_to_memory": with_memory.hit_ratio * demand.again,
+        **ratios,
         **money,
     }
     why = (
-        f"no as one cache of all hosts: {pooled.why}; but of caches of their own a router gets "
-        f"{without.hit_ratio * demand.again:.0%} of all blocks, and with {size_text(each_bytes)} "
-        f"in each {with_memory.hit_ratio * demand.again:.0%}: {gain:.0%} of computing, "
-        f"{_paid(money)}"
+        f"{pooled.verdict.value} as one cache of all hosts: {pooled.why}; but of caches of their "
+        f"own a router gets {before:.0%} of all blocks, and with {size_text(each_bytes)} in each "
+        f"{after:.0%}: {gain:.0%} of computing, {_paid(money)}"
     )
     return Decision("dram", Verdict.MAYBE, why, numbers, "estimate")
 
@@ -165,7 +197,7 @@ def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
     if memory.share >= ENOUGH or gain < GAIN_MIN:
         why = (
             f"{_above(site)} {memory.share:.0%} of all hits; drives would save {gain:.1%} of "
-            "computing more"
+            f"computing more, if {numbers['written_tb_per_day']:,.3g} TB a day were written"
         )
         return Decision("nvme", Verdict.NO, why, numbers, "estimate")
     if speedup < MARGIN:
@@ -177,8 +209,8 @@ def nvme(site: Site, demand: Demand, memory: Saving) -> Decision:
         return Decision("nvme", Verdict.NO, why, numbers, mark)
     verdict = _paying(saved_s, left, site, demand, money["costs_usd_per_month"])
     why = (
-        f"{gain:.0%} of computing more if everything were written, with hits there {speedup:.1f} "
-        f"times as soon; {_limited(numbers)}{_paid(money)}"
+        f"{gain:.0%} of computing more if everything were written, a usual hit loaded "
+        f"{speedup:.1f} times as fast as computed; {_limited(numbers)}{_paid(money)}"
     )
     return Decision("nvme", verdict, why, numbers, mark)
 

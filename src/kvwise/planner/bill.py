@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kvwise.planner.advise import OWN
 from kvwise.planner.demand import Demand
 from kvwise.planner.prices import MONTH_S
+from kvwise.planner.routing import OWN
 from kvwise.planner.site import Decision, Site, Verdict
 
 BOUGHT = ("dram", "nvme")
 """Levels that are bought, and whose gains add up."""
 
 OWN_RATIO = f"hit_ratio_{OWN}"
+
+GAINS = {"dram": "of_computing", "nvme": "of_computing_within_rating"}
+"""What each of them saves, as a part of all computing."""
 
 
 def chosen(decisions: Sequence[Decision]) -> tuple[str, ...]:
@@ -45,11 +48,17 @@ def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str,
     without = site.prices.engines(demand.engines, site.gpus)
     levels = chosen(decisions)
     costs = sum(numbers[level]["costs_usd_per_month"] for level in levels)
-    own_saves, whole_saves = _saves(site, demand, decisions)
+    own_s, whole_s = _saves(demand, decisions)
+    own_saves, whole_saves = (
+        site.worth(one, demand)["saves_usd_per_month"] for one in (own_s, whole_s)
+    )
     own, whole = without - own_saves, without - whole_saves + costs
     tokens = demand.millions_per_s * MONTH_S
     return {
         "million_tokens_per_month": tokens,
+        "without_cache_hosts_busy": demand.engines,
+        "own_cache_hosts_busy": demand.engines - own_s / demand.span_s,
+        "with_levels_hosts_busy": demand.engines - whole_s / demand.span_s,
         "without_cache_usd_per_month": without,
         "own_cache_usd_per_month": own,
         "levels_cost_usd_per_month": costs,
@@ -60,14 +69,15 @@ def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str,
     }
 
 
-def _saves(site: Site, demand: Demand, decisions: Sequence[Decision]) -> tuple[float, float]:
-    """USD a month that the engines' own caches save, and what all that is to be saves."""
+def _saves(demand: Demand, decisions: Sequence[Decision]) -> tuple[float, float]:
+    """Seconds of computing that the engines' own caches save, and what all that is to be saves."""
     found = {one.boundary: one for one in decisions}
     levels = chosen(decisions)
     router = found.get("router")
     if router is None or OWN_RATIO not in router.numbers:
-        own = found["hbm"].numbers.get("saves_usd_per_month", 0.0) if "hbm" in found else 0.0
-        return own, own + sum(found[level].numbers["saves_usd_per_month"] for level in levels)
+        own = found["hbm"].numbers["of_computing"] if "hbm" in found else 0.0
+        gained = sum(found[level].numbers[GAINS[level]] for level in levels)
+        return own * demand.compute_s, (own + gained) * demand.compute_s
     way = "kv_aware" if router.verdict is Verdict.YES else "round_robin"
     own_s, whole_s = (
         demand.saved_by(router.numbers[name]) for name in (OWN_RATIO, f"hit_ratio_{way}")
@@ -76,5 +86,4 @@ def _saves(site: Site, demand: Demand, decisions: Sequence[Decision]) -> tuple[f
         drives = found["nvme"].numbers
         unwritten = drives["of_computing"] - drives["of_computing_within_rating"]
         whole_s -= unwritten * demand.compute_s
-    own, whole = (site.worth(one, demand)["saves_usd_per_month"] for one in (own_s, whole_s))
-    return own, whole
+    return own_s, whole_s

@@ -13,6 +13,13 @@ from kvwise.errors import ConfigError
 from kvwise.planner.configs import model_of, read_config
 from kvwise.planner.shapes import Model
 
+CONFIG = "config.json"
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+"""What files with weights are called."""
+
+NAMELESS = "MODEL"
+"""What stands for a model of which there is a configuration and no more."""
+
 
 def names() -> list[str]:
     """Every model's short name, in order."""
@@ -53,11 +60,26 @@ def repository(name: str) -> str:
 
 
 def engine_name(said: str) -> str:
-    """What an engine calls the model that somebody means: where it is published, or its folder."""
-    if said.lower() in _table():
-        return repository(said.lower())
-    path = Path(said)
-    return str(path.parent if path.is_file() else said)
+    """What an engine calls the model that somebody means: where it is published, or its folder.
+
+    A configuration without weights beside it is no model for an engine: it is `NAMELESS`.
+    """
+    known, name, path = _table(), said.lower(), Path(said)
+    if name in known:
+        return repository(name)
+    for short in known:
+        if repository(short).lower() == name:
+            return repository(short)
+    folder = path if path.is_dir() else path.parent
+    return str(folder.absolute()) if _is_whole(path, folder) else NAMELESS
+
+
+def _is_whole(path: Path, folder: Path) -> bool:
+    """Whether an engine that is given the folder finds this configuration there, and weights."""
+    config = folder / CONFIG
+    if not config.is_file() or not (path.is_dir() or path.samefile(config)):
+        return False
+    return any(True for pattern in WEIGHTS for _ in folder.glob(pattern))
 
 
 @cache

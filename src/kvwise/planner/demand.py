@@ -81,6 +81,7 @@ class Demand:
         self.slower = self.again = 1.0
         self._savings: dict[int, Saving] = {}
         self._spills: dict[tuple[int, int], Spill] = {}
+        self._routes: dict[tuple[str, int, int], Routed] = {}
         self._capacities: dict[float, int] = {}
         self._tokens = np.array([r.input_tokens for r in trace.requests], dtype=np.float64)
         longest = max(float(self._tokens.max()), 2.0)
@@ -115,7 +116,7 @@ class Demand:
 
     @property
     def typical_tokens(self) -> int:
-        """Length of the middle prompt."""
+        """Length of the median prompt."""
         return int(np.median(self._tokens))
 
     @property
@@ -226,7 +227,11 @@ class Demand:
 
     def routed(self, name: str, hosts: int, tokens_per_host: float, report: Report) -> Routed:
         """What hosts with caches of their own hit, by a way to send requests to them."""
-        found = route(self._trace, name, hosts, self._blocks(tokens_per_host), report)
+        blocks = self._blocks(tokens_per_host)
+        found = self._routes.get((name, hosts, blocks))
+        if found is None:
+            found = route(self._trace, name, hosts, blocks, report)
+            self._routes[name, hosts, blocks] = found
         return replace(found, tokens_per_host=tokens_per_host)
 
     def hit_tokens_per_s(self, saving: Saving) -> float:

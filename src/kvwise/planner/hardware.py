@@ -18,6 +18,19 @@ from kvwise.errors import ConfigError
 from kvwise.planner.fields import read_bounded
 
 MARKS = ("measured", "spec", "assumed")
+
+PROBED = "kvwise probe"
+"""The source of what was measured on a host."""
+
+HOST_MEMORY, OVER_LINK = "host-dram", "dram-pcie5"
+"""Tiers: a host's memory as it copies itself, and as a GPU reads it over a link."""
+
+PCIE5_GB_PER_S = 64.0
+"""The link of `OVER_LINK`."""
+
+LINK_REACHED = 0.86
+"""Of a link's rate, what copies reach, as on the link that was measured."""
+
 RATE_MIN, RATE_MAX = 1e-3, 1e9
 """Bounds of what must be given: rates and sizes beyond are a slip of the pen; a price may be 0."""
 FILE_BYTES_MAX = 1 << 20
@@ -121,6 +134,35 @@ class Hardware:
             near = get_close_matches(name.lower(), self.gpus, n=1) or sorted(self.gpus)
             raise ConfigError(f"there is no GPU {name!r}; hint: there is {', '.join(near)}")
         return found
+
+    def memory(self, name: str) -> TierPart:
+        """The host's memory as a GPU of that name loads from it.
+
+        That is over the link between them, and no faster than what was measured on the host: by a
+        GPU, or else by the host's own copies.
+        """
+        gpu, measured = self.gpu(name), self.tiers[OVER_LINK]
+        is_here = measured.origin.source == PROBED
+        if gpu.host_link_gb_per_s == PCIE5_GB_PER_S or (is_here and gpu.origin.source == PROBED):
+            link = measured
+        else:
+            link = _over(gpu)
+        bound = measured if is_here else self.tiers.get(HOST_MEMORY)
+        return bound if bound is not None and bound.read_gb_per_s < link.read_gb_per_s else link
+
+
+def _over(gpu: Gpu) -> TierPart:
+    """Memory behind a link of which only the data sheet is known."""
+    rate = round(LINK_REACHED * gpu.host_link_gb_per_s, 1)
+    origin = Origin(gpu.origin.as_of, f"{LINK_REACHED:.0%} of the link of {gpu.name}", "assumed")
+    return TierPart(
+        name="dram",
+        about=f"host memory over the link of {gpu.name}",
+        read_gb_per_s=rate,
+        write_gb_per_s=rate,
+        origin=origin,
+        per_gpu=True,
+    )
 
 
 def read_hardware(path: Path | None = None, today: date | None = None) -> Hardware:

@@ -1,4 +1,4 @@
-"""Who says how long a prompt takes to compute: the roofline, or a file of times that were measured.
+"""How long a prompt takes to compute: what knows it, and times that were measured, from a file.
 
 A file is a table, `tokens,seconds` with `cached_tokens` if need be, a line for each prompt that was
 timed. Between its lengths times follow a curve that never falls (Fritsch and Carlson, 1980); beyond
@@ -22,11 +22,14 @@ import numpy as np
 from kvwise.errors import ConfigError
 from kvwise.planner.fields import read_bounded
 from kvwise.planner.hardware import Gpu
-from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, Prefill, require_growing_kv
+from kvwise.planner.prefill import ERROR_MEDIAN, ERROR_MOST, require_growing_kv
 from kvwise.planner.shapes import Model
 from kvwise.sim.replay.profile import fit
 
-ROOFLINE = "roofline"
+ROOFLINE, TABLES = "roofline", "aiconfigurator"
+WORDS = (ROOFLINE, TABLES)
+"""What is said instead of a file."""
+
 COLUMNS = ("tokens", "seconds")
 CACHED = "cached_tokens"
 TOKENS_MAX, SECONDS_MAX = 1 << 30, 1e6
@@ -40,7 +43,7 @@ class Estimate:
     """Who told how long computing takes, and how far to trust it.
 
     Attributes:
-        by: the roofline, or a file.
+        by: the roofline, a package, or a file.
         error_median, error_most: against times that it was not told; None where nobody knows.
         said: the same in a sentence, and which lengths are beyond what was measured.
     """
@@ -105,7 +108,13 @@ class Times:
                 whole.setdefault(row.tokens, []).append(row)
         self.knots = [(n, median(row.seconds for row in whole[n])) for n in sorted(whole)]
         if len(self.knots) < len(COLUMNS):
-            raise ConfigError(f"{source}: at least two lengths are needed, without cached tokens")
+            lengths = f"there is {len(self.knots)}" if self.knots else "there is none"
+            cached = sum(1 for row in found if row.cached_tokens)
+            raise ConfigError(
+                f"{source}: at least two lengths are needed of prompts without cached tokens, and "
+                f"{lengths}, beside {cached} with {CACHED}; hint: time whole prompts too, with "
+                f"{CACHED} 0; tokens are those that are computed after the cached ones"
+            )
         for (short, low), (long, high) in pairwise(self.knots):
             if high <= low:
                 line = whole[long][0].line
@@ -202,17 +211,6 @@ class Measured:
         return self.times.seconds(tokens)
 
 
-def oracle_of(said: str, model: Model, gpu: Gpu, ranks: int) -> Oracle:
-    """The oracle that an option names: the roofline, or a file.
-
-    Raises:
-        ConfigError: there is no such file, or what it says cannot be.
-    """
-    if said.lower() == ROOFLINE:
-        return Prefill(model, gpu, ranks)
-    return Measured(read_times(Path(said)), model, gpu, ranks)
-
-
 def estimate_of(oracle: Oracle, longest_tokens: int) -> Estimate:
     """How far to trust an oracle, for prompts up to this length."""
     if isinstance(oracle, Measured):
@@ -234,8 +232,8 @@ def read_times(path: Path) -> Times:
         text = read_bounded(path, FILE_BYTES_MAX).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(
-            f"cannot read {path}: {error.strerror}; hint: --recompute is {ROOFLINE} or a CSV file "
-            f"with the columns {', '.join(COLUMNS)}"
+            f"cannot read {path}: {error.strerror}; hint: --recompute is {', '.join(WORDS)} or a "
+            f"CSV file with the columns {', '.join(COLUMNS)}"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path} is no text: {error}") from error
@@ -248,18 +246,11 @@ def read_times(path: Path) -> Times:
     return Times(str(path), [_row(str(path), number, names, line) for number, line in lines])
 
 
-def write_times(path: Path, times: Times, notes: Sequence[str]) -> None:
-    """Write times so that `read_times` has them again, with notes on where they are from.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    lines = [f"# {note}" for note in notes]
+def times_text(times: Times, notes: Sequence[str]) -> str:
+    """Times as `read_times` has them again from a file, with notes on where they are from."""
+    lines = [f"# {''.join(one if one.isprintable() else ' ' for one in note)}" for note in notes]
     lines += [",".join(COLUMNS), *(f"{tokens},{seconds:.6f}" for tokens, seconds in times.knots)]
-    try:
-        path.write_text("\n".join(lines) + "\n", "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    return "\n".join(lines) + "\n"
 
 
 def _means(line: str) -> bool:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from kvwise.planner.advise import decide
 from kvwise.planner.bill import chosen, net_usd
 from kvwise.planner.demand import Demand
-from kvwise.planner.hardware import Hardware
+from kvwise.planner.hardware import HOST_MEMORY, Hardware
 from kvwise.planner.prices import Prices
 from kvwise.planner.routing import Routed
 from kvwise.planner.shapes import Precision
@@ -116,7 +116,7 @@ def _driven(name: str) -> Callable[[Site, Demand, float], Case]:
 KNOBS = (
     Knob(
         "prefill time",
-        "s for the middle prompt",
+        "s for the median prompt",
         1 - PREFILL_OFF,
         1 + PREFILL_OFF,
         lambda _, demand: demand.computing_one(demand.typical_tokens),
@@ -170,12 +170,24 @@ class _Base:
 
     site: Site
     demand: Demand
+    decisions: Sequence[Decision]
     routed: Mapping[str, Routed]
 
     def verdicts(self, knob: Knob, factor: float) -> dict[str, Verdict]:
-        """Verdicts when an input is turned."""
+        """Verdicts when an input is turned; of routing only where levels hold as much as before."""
         case = knob.turn(self.site, self.demand, factor)
-        return _verdicts(decide(*case, self.routed if knob.keeps_room else {}))
+        turned = decide(*case, self.routed if knob.keeps_room else {})
+        found = _verdicts(turned)
+        if _held(turned) != _held(self.decisions):
+            before = _verdicts(self.decisions)
+            found |= {name: before[name] for name in ROUTED & before.keys()}
+        return found
+
+
+def _held(decisions: Sequence[Decision]) -> dict[str, float]:
+    """Bytes of the levels that are to be."""
+    levels = chosen(decisions)
+    return {one.boundary: one.numbers["bytes"] for one in decisions if one.boundary in levels}
 
 
 def with_changes(
@@ -183,7 +195,7 @@ def with_changes(
 ) -> list[Decision]:
     """Decisions with the inputs that would change each, the least change first."""
     found: dict[str, list[Change]] = {one.boundary: [] for one in decisions}
-    before, base = _verdicts(decisions), _Base(site, demand, routed)
+    before, base = _verdicts(decisions), _Base(site, demand, decisions, routed)
     as_one = _verdicts(decide(site, demand, {}))
     for knob in KNOBS:
         if not knob.value(site, demand):
@@ -237,7 +249,10 @@ def _verdicts(decisions: Sequence[Decision]) -> dict[str, Verdict]:
 
 
 def swings(site: Site, demand: Demand, decisions: Sequence[Decision]) -> list[Swing]:
-    """What the levels that are to be save when each input is off, the widest first."""
+    """What the levels that are to be save when each input is off, the widest first.
+
+    The site has what was decided on, so that what is bought stays what it is.
+    """
     levels = chosen(decisions)
     found = []
     for knob in KNOBS:
@@ -277,7 +292,7 @@ def _cases(site: Site, known: Hardware, gpu: str) -> dict[str, Site]:
             cases[f"KV in {precision.name}"] = replace(site, kept=kept)
     for name, tier in known.tiers.items():
         prices = Prices.of(known, gpu, name)
-        if tier.per_gpu and name != site.dram.name:
+        if tier.per_gpu and name not in {site.dram.name, HOST_MEMORY}:
             cases[f"memory behind {name}"] = replace(site, dram=tier)
         elif tier.dwpd and name != site.drive.name and site.drives:
             cases[f"drives of {name}"] = replace(site, drive=tier, prices=prices)

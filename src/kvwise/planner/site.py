@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -9,7 +10,7 @@ from functools import lru_cache
 from kvwise.planner.demand import Demand, Saving
 from kvwise.planner.hardware import TierPart
 from kvwise.planner.prices import MONTH_H, MONTH_S, Prices
-from kvwise.planner.shapes import Model, Precisions
+from kvwise.planner.shapes import Model, Precision, Precisions
 
 HBM_SHARE = 0.9
 """Of the memory of a GPU, what engines take by default; weights and KV share it."""
@@ -19,6 +20,12 @@ LIFE_YEARS = 5.0
 
 WORN = 1.1
 """Bytes that a drive writes for each that it is given, where they come in long runs."""
+
+WEIGHT_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625}
+"""Bytes of a weight, scales included, by how weights are kept."""
+
+WEIGHTS: Mapping[Precision | None, str] = {Precision.FP8: "fp8", Precision.NVFP4: "fp4"}
+"""How they are kept, where a model's configuration says so; else in BF16."""
 
 REMEMBERED = 256
 """Sizes of models that are not added up anew each time an input is turned."""
@@ -81,6 +88,8 @@ class Site:
         hosts: how many.
         dram, drive: the kinds of tiers.
         dram_bytes: of a host, memory that a cache may have.
+        dram_most_bytes: of a host, up to how much memory it may be given where more is better; 0
+            for no more than `dram_bytes`.
         drives, drive_bytes: of a host, how many, and how large.
         prices: of all of it.
         snapshot_tokens: new tokens for each snapshot of a recurrent state; 0 for a model without.
@@ -99,6 +108,7 @@ class Site:
     drive_bytes: float
     prices: Prices
     snapshot_tokens: float = 0.0
+    dram_most_bytes: float = 0.0
 
     @property
     def memory_bytes(self) -> float:
@@ -144,7 +154,7 @@ class Site:
         }
 
     def speedup(self, demand: Demand, saving: Saving, tier: TierPart, units: int) -> float:
-        """How many times as soon a usual hit is there from so many units of a tier."""
+        """How many times as fast as computed a usual hit is loaded from so many units of a tier."""
         tokens = int(saving.hit_tokens)
         if not tokens or not units:
             return 0.0
@@ -181,3 +191,8 @@ def size_text(size_bytes: float) -> str:
 def usd(amount: float) -> str:
     """Dollars, with cents only where there are few."""
     return f"${amount:,.0f}" if abs(amount) >= 10 else f"${amount:,.2f}"
+
+
+def weights_of(model: Model) -> str:
+    """How the weights of a model are kept, as its configuration says."""
+    return WEIGHTS.get(model.weights_kept, "bf16")

@@ -1,8 +1,8 @@
 """A plan held against an engine: what is predicted from few measurements, and what then came.
 
 Loading takes a fixed time and so much for each token; computing is read off times of other lengths.
-From these follow the length of a prefix from which loading is quicker at some rate, and the time to
-first token of requests of which a cache has a part. Pure arithmetic: it runs no engine.
+From these follow the length of a prefix from which loading is quicker from some drive, and the time
+to first token of requests of which a cache has a part. Pure arithmetic: it runs no engine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import log
 from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvwise.errors import TraceError
+from kvwise.errors import ConfigError, TraceError
 from kvwise.planner.families import family_of_each
 from kvwise.planner.oracle import Row, Times
 from kvwise.sim.dice import Dice
+from kvwise.sim.replay.profile import fit
 from kvwise.sim.trace.assembly import Report
 from kvwise.sim.trace.distance import measure_reuse
 from kvwise.sim.trace.make import PARAMETERS, make_rows
@@ -37,11 +38,18 @@ CHAT = {"system_tokens": 4_096.0, "turn_tokens": 1_500.0}
 SHARE = 0.6
 """Of the hits of a cache that never forgets, what memory is given for."""
 
-LENGTHS_MIN = 3
-"""A parabola takes as many."""
-
 STEPS = 512
 """Lengths at which a break-even is looked for, before it is narrowed down."""
+
+LENGTHS_MIN = 3
+"""A law has three parts."""
+
+DRAWS = 400
+INTERVAL = (5.0, 95.0)
+"""How often what was measured is drawn again, and which parts of what comes out are told."""
+
+MISSING_MAX = 0.05
+"""Of those draws, how many may have no break-even."""
 
 Sampled = Mapping[int, Sequence[float]]
 """Times that were measured, by length."""
@@ -70,36 +78,51 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Drive:
+    """A drive that is slowed down: bytes a second, or 0, and the wait for the first of them."""
+
+    bytes_per_s: float
+    first_byte_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What was measured of an engine and what it loads from."""
 
     oracle: Times
     memory: Line
     disk: Line
-    token_bytes: int
+    token_bytes: float
 
-    def from_disk_s(self, tokens: float, bytes_per_s: float) -> float:
-        """Until the first token of a prompt that is on a disk of this rate but for its end."""
-        return self.disk.seconds(tokens, self.token_bytes / bytes_per_s)
+    def from_disk_s(self, tokens: float, drive: Drive) -> float:
+        """Until the first token of a prompt that is on such a drive but for its end."""
+        each_s = self.token_bytes / drive.bytes_per_s if drive.bytes_per_s else 0.0
+        return drive.first_byte_s + self.disk.seconds(tokens, each_s)
 
-    def break_even_tokens(self, bytes_per_s: float, low: int, high: int) -> float | None:
+    def break_even_tokens(self, drive: Drive, low: int, high: int) -> float | None:
         """The prefix from which on loading is quicker, between two lengths; None for none."""
+        points = np.linspace(low, high, STEPS)
+        gains = [self.oracle.smooth(n) - self.from_disk_s(n, drive) for n in points.tolist()]
+        return _from_where(points, np.array(gains))
 
-        def gain_s(tokens: float) -> float:
-            return self.oracle.smooth(tokens) - self.from_disk_s(tokens, bytes_per_s)
+    def drives(self, shares: Sequence[float], tokens: int) -> list[Drive]:
+        """Drives that take so much of computing's time for each token, all as far away.
 
-        points = np.linspace(low, high, STEPS).tolist()
-        gains = [gain_s(point) for point in points]
-        if gains[-1] <= 0 or min(gains) > 0:
-            return None
-        last = max(at for at, gain in enumerate(gains) if gain <= 0)
-        part = -gains[last] / (gains[last + 1] - gains[last])
-        return float(points[last] + part * (points[last + 1] - points[last]))
+        That is as far as gives the drive in the middle its break-even at this length.
 
-    def rate_for(self, tokens: int) -> float:
-        """Bytes a second at which loading so many tokens takes as long as computing them."""
-        left_s = self.oracle.smooth(tokens) - self.disk.fixed_s
-        return tokens * self.token_bytes / left_s if left_s > 0 else float("inf")
+        Raises:
+            ConfigError: the disk alone is too slow for that.
+        """
+        computed_s = self.oracle.smooth(tokens)
+        middle = sorted(shares)[len(shares) // 2]
+        first_byte_s = computed_s * (1 - middle) - self.disk.fixed_s
+        if first_byte_s <= 0 or self.disk.token_s * tokens > computed_s * min(shares):
+            raise ConfigError(
+                f"loading {tokens} tokens takes {self.disk.seconds(tokens):.2f} s and computing "
+                f"them {computed_s:.2f} s: no drive in between can be made; hint: use a faster disk"
+            )
+        rates = [self.token_bytes * tokens / (share * computed_s) for share in shares]
+        return [Drive(rate, first_byte_s) for rate in rates]
 
     def ttft_s(self, cached: int, rest: int) -> float:
         """Until the first token, with a part loaded from memory and the rest computed."""
@@ -109,26 +132,75 @@ class Host:
         return self.memory.seconds(cached) + whole - before
 
 
+def lengths_around(
+    tokens: float, parts: Sequence[float], chunk: int, apart: set[int], most: int
+) -> list[int]:
+    """Lengths of whole chunks that are these parts of one, up to a longest.
+
+    None of them is one of those that are to be apart: it is a chunk longer then, or shorter where
+    it cannot be longer.
+    """
+    found = set[int]()
+    for part in parts:
+        length = min(max(1, round(part * tokens / chunk)), most // chunk) * chunk
+        step = chunk if length + chunk * len(apart) <= most else -chunk
+        while length in apart:
+            length += step
+        found.add(length)
+    return sorted(found)
+
+
 def crossing(loaded: Sampled, computed: Sampled) -> float | None:
     """The length from which on loading is quicker, as measured; None where it is nowhere.
 
-    The logarithm of how much longer a load takes is a smooth function of the length: a parabola
-    through what was measured one after the other, at three lengths or more.
+    It is where a line through the medians of loads meets the law of the medians of computing, or a
+    parabola through them where no law has them, not where single lengths do.
     """
-    tokens, ratios = [], []
-    for length in sorted(loaded):
-        for one, other in zip(loaded[length], computed[length], strict=True):
-            tokens.append(float(length))
-            ratios.append(log(one / other))
-    if len(loaded) < LENGTHS_MIN:
+    lengths = sorted(loaded)
+    if len(lengths) < LENGTHS_MIN:
         return None
-    curve = np.polynomial.Polynomial.fit(tokens, ratios, 2)
-    points = np.linspace(min(tokens), max(tokens), STEPS)
-    found = curve(points)
-    if found[-1] >= 0 or found.max() <= 0:
+    points = np.linspace(lengths[0], lengths[-1], STEPS)
+    medians = [median(computed[tokens]) for tokens in lengths]
+    try:
+        fixed_s, token_s, pair_s = fit(list(zip(lengths, medians, strict=True)))
+        taken_s = fixed_s + token_s * points + pair_s * points * points / 2
+    except ConfigError:
+        parts = [1 / seconds for seconds in medians]
+        taken_s = np.polynomial.Polynomial.fit(lengths, medians, 2, w=parts)(points)
+    line = Line.through(loaded)
+    return _from_where(points, taken_s - (line.fixed_s + line.token_s * points))
+
+
+def crossings(loaded: Sampled, computed: Sampled, seed: int) -> tuple[float, float] | None:
+    """Between which lengths nine in ten of what could have been measured instead would cross.
+
+    What was measured is drawn again, with replacement, loads and computing together. None where
+    there is nothing to draw from, or where some draws have no break-even at all.
+    """
+    if any(len(times) < len(INTERVAL) for times in loaded.values()):
         return None
-    last = int(np.flatnonzero(found > 0)[-1])
-    part = found[last] / (found[last] - found[last + 1])
+    dice, found = Dice(seed), list[float]()
+    for _ in range(DRAWS):
+        one_loaded, one_computed = dict[int, list[float]](), dict[int, list[float]]()
+        for tokens, times in loaded.items():
+            places = [dice.below(len(times)) for _ in times]
+            one_loaded[tokens] = [times[place] for place in places]
+            one_computed[tokens] = [computed[tokens][place] for place in places]
+        one = crossing(one_loaded, one_computed)
+        if one is not None:
+            found.append(one)
+    if len(found) < DRAWS * (1 - MISSING_MAX):
+        return None
+    low, high = np.percentile(found, INTERVAL)
+    return float(low), float(high)
+
+
+def _from_where(points: NDArray[np.float64], gains: NDArray[np.float64]) -> float | None:
+    """Where gains become positive for good; None where they do not, or always are."""
+    if gains[-1] <= 0 or gains.min() > 0:
+        return None
+    last = int(np.flatnonzero(gains <= 0)[-1])
+    part = -gains[last] / (gains[last + 1] - gains[last])
     return float(points[last] + part * (points[last + 1] - points[last]))
 
 
@@ -139,6 +211,7 @@ class Check:
     Attributes:
         off_max: how far they may be apart.
         is_ratio: whether that is a part of what was measured, instead of a difference.
+        between: where what was measured might as well have come out; None where that is unknown.
     """
 
     name: str
@@ -147,6 +220,7 @@ class Check:
     measured: float | None
     off_max: float
     is_ratio: bool = True
+    between: tuple[float, float] | None = None
 
     @property
     def off(self) -> float | None:
@@ -163,7 +237,7 @@ class Check:
 
     def row(self) -> dict[str, Any]:
         """As plain values."""
-        names = ("name", "unit", "predicted", "measured", "off", "off_max", "holds")
+        names = ("name", "unit", "predicted", "measured", "off", "off_max", "holds", "between")
         return {name: getattr(self, name) for name in names}
 
 

@@ -12,9 +12,9 @@ from datetime import date
 from kvwise.bench.probe.disk import OBJECT_BYTES, SMALL_BYTES, TIER_DEPTH
 from kvwise.bench.probe.servers import DEPTH
 from kvwise.bench.rows import Row, Rows
+from kvwise.planner.hardware import HOST_MEMORY, OVER_LINK, PROBED
 from kvwise.units import format_size
 
-SOURCE = "kvwise probe"
 RATE_MIN = 0.001
 """The least that a rate can be in such a file."""
 
@@ -32,7 +32,7 @@ def entries(found: Rows, today: date, *, dwpd: float = 0.0) -> str:
         "# Rates are decimal: 1 GB/s is 10^9 bytes a second.",
     ]
     for part in (_memory, _gpu, _disks, _servers, _others):
-        lines += part(found.rows, f'as_of = {today}\nsource = "{SOURCE}"\nmark = "measured"', dwpd)
+        lines += part(found.rows, f'as_of = {today}\nsource = "{PROBED}"\nmark = "measured"', dwpd)
     lines += ["", *(f"# not measured: {_line(text)}" for text in found.skipped)]
     lines += [f"# note: {_line(text)}" for text in found.notes]
     return "\n".join(lines) + "\n"
@@ -46,7 +46,7 @@ def _memory(rows: Sequence[Row], origin: str, _: float) -> Iterator[str]:
     slowest = min(nodes, key=lambda row: float(row["gbps"]))
     yield from (
         "",
-        "[tier.host-dram]",
+        f"[tier.{HOST_MEMORY}]",
         'about = "this host\'s memory, copied by one thread within a NUMA node"',
         f"read_gb_per_s = {_rate(slowest)}",
         f"write_gb_per_s = {_rate(slowest)}",
@@ -73,7 +73,7 @@ def _gpu(rows: Sequence[Row], origin: str, _: float) -> Iterator[str]:
         f"host_link_gb_per_s = {_rate(by_way['to device'])}",
         origin,
         "",
-        "[tier.dram-pcie5]",
+        f"[tier.{OVER_LINK}]",
         'about = "this host\'s memory over its own link, for each GPU"',
         f"read_gb_per_s = {_rate(by_way['to device'])}",
         f"write_gb_per_s = {_rate(by_way['to host'])}",

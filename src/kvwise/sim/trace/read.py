@@ -22,6 +22,9 @@ from kvwise.sim.trace.weka import read_weka
 SUFFIXES: Final = {".json", ".jsonl", ".csv"}
 """What the files of a trace are called in a folder, apart from `.gz` at the end."""
 
+PLAN: Final = {"decisions", "bill", "engine_flags"}
+"""Fields of what `kvwise plan` writes, which may lie in a folder of traces by mistake."""
+
 Reader = Callable[[Sequence[Source], Assembly], None]
 Keys = dict[str, msgspec.Raw]
 
@@ -118,6 +121,11 @@ def detect(source: Source) -> str:
         keys = _keys(text)
         if keys is None:
             keys = source.decode(msgspec.json.Decoder(Keys), source.document())
+        if keys.keys() >= PLAN:
+            source.refuse(
+                "this is a plan that kvwise wrote, and no trace",
+                hint="name the files of the trace, or keep plans in another folder",
+            )
         name = _by_keys(keys)
     else:
         names = {cell.strip() for cell in cells(source, line, text)}
