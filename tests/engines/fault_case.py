@@ -112,6 +112,7 @@ class Case:
         self.lives += 1
         self.run((WARM, f"{self.lives} {WARM}"))
         self.daemon.flush()
+        self.daemon.equip()
 
     def level(self) -> Seen:
         """What daemon and engine hold."""

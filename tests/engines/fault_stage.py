@@ -31,6 +31,7 @@ START_S = 120.0
 ANSWER_S = 60.0
 SETTLE_S = 10.0
 CLIENT_S = 1.0
+EQUIP_S = 150.0
 THREADS = 10
 """Of a daemon: main, tick, four workers, three helpers for reads and one for writes."""
 
@@ -147,6 +148,13 @@ class HurtDaemon(Daemon):
         """Have everything written that waits for it."""
         with self.visited() as client:
             assert client.flush(20.0)
+
+    def equip(self) -> None:
+        """Wait until the codecs are there that it loads for whoever joined, compiled if need be."""
+        busy = eventually(
+            lambda: self.status()["codecs"]["loading"], lambda loading: not loading, EQUIP_S
+        )
+        assert not busy
 
     def segments(self) -> list[Path]:
         """Its files."""

@@ -66,6 +66,7 @@ def stage(processes: Processes) -> Iterator[Stage]:
     assert engine.end(START_S)
     made = Stage(processes, engine, socket, first.disk)
     made.right((*STORED, *NEW))
+    first.equip()
     for prompt in STORED:
         engine.ask("forget")
         engine.ask("run", prompts=[prompt])

@@ -49,6 +49,7 @@ def test_what_is_kept_is_loaded_here() -> None:
     said = loader.status()
     assert (said["failure"], said["compiling"], said["compiled_s"]) == ("", False, 0.0)
     assert said["loaded_s"] > 0
+    assert eventually(lambda: not loader.status()["loading"], WAIT_S)
     loader.close(WAIT_S)
 
 

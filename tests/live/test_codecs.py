@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from kvwise.codecs import forms
+from kvwise.codecs.forms import Codecs
 from kvwise.core.coding import TRIAL_EVERY
 from kvwise.core.elements import Coding, Elements, Kind
 from kvwise.core.layout import Group, GroupKind, Layout
@@ -87,6 +89,29 @@ def test_what_was_encoded_comes_back(tmp_path: Path, codec: str) -> None:
         keys = prompt(seed, 4, KV)
         assert get(store, KV, keys) == payloads(keys)
     store.check()
+    store.close()
+
+
+@needs_numba
+def test_a_start_waits_for_codecs_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading them takes a while; the first prompt asked for comes from disk all the same."""
+    store = opened(tmp_path, "fixed")
+    fill(store, range(1))
+    store.close()
+    make = Codecs.make
+
+    def slowly(codecs: Codecs, number: int) -> None:
+        time.sleep(0.3)
+        make(codecs, number)
+
+    monkeypatch.setattr(Codecs, "make", slowly)
+    store = Store.open(settings(tmp_path, disk=True, dram_size=8 * RAW, disk_codec="fixed"))
+    store.join(KV)
+    keys = prompt(0, 4, KV)
+    assert get(store, KV, keys) == payloads(keys)
+    assert store.status()["counters"]["failures"] == {}
     store.close()
 
 

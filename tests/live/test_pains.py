@@ -5,7 +5,9 @@ Each test is named after its row in the table of the testing page.
 
 from __future__ import annotations
 
+import errno
 import http.client
+import os
 import socket
 import threading
 import time
@@ -98,6 +100,38 @@ def test_c7_h6_d8_what_is_spoilt_on_disk_fails_once_and_is_a_miss(
     put(store, SPACE, keys, payloads(keys))
     assert get(store, SPACE, keys) == payloads(keys)
     store.check()
+    store.close()
+
+
+@pytest.mark.pain("D7")
+def test_d7_what_a_drive_did_not_give_for_a_while_is_there_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefix cannot be read, its suffix is dropped with it: the next life has both."""
+
+    def failing(_fd: int, _pieces: object, _offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    config, keys = settings(tmp_path, disk=True), prompt(1, 6)
+    store = Store.open(config)
+    store.join(SPACE)
+    assert put(store, SPACE, keys, payloads(keys)) == 6
+    assert store.flush(30.0)
+    store.close()
+
+    store = Store.open(config)
+    store.join(SPACE)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", failing)
+        assert get(store, SPACE, keys[:16]) == []
+        assert not get(store, SPACE, keys)
+        store.close()
+
+    store = Store.open(config)
+    store.join(SPACE)
+    found = get(store, SPACE, keys)
+    assert len(found) == 6
+    assert found == payloads(keys)
     store.close()
 
 

@@ -233,6 +233,38 @@ def test_a_medium_that_reads_again_after_a_restart_has_it_all(
     again.close()
 
 
+def test_a_medium_that_fails_loses_nothing_that_was_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes along with a record that failed, as its suffix does, is there after a restart."""
+    files = Files((tmp_path,))
+    tier = files.open(CAPACITY_BYTES)
+    bad, suffix = (put_one(tier, number, RAW_BYTES) for number in range(2))
+    with monkeypatch.context() as patch:
+        fail(patch, "preadv", errno.EIO)
+        assert read_back(tier, 0, RAW_BYTES, bad) is FailureKind.IO
+        tier.free([bad, suffix])
+    assert not tier.down
+    tier.close()
+    again = files.open(CAPACITY_BYTES)
+    assert len(scanned(again)) == 2
+    again.close()
+
+
+def test_one_bad_sector_holds_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes along with a record that failed can be read, so both are given back at once."""
+    tier = Files((tmp_path,)).open(CAPACITY_BYTES)
+    bad, suffix = (put_one(tier, number, RAW_BYTES) for number in range(2))
+    with monkeypatch.context() as patch:
+        fail(patch, "preadv", errno.EIO)
+        assert read_back(tier, 0, RAW_BYTES, bad) is FailureKind.IO
+    tier.free([bad])
+    assert tier.used_bytes == bad.stored_bytes + suffix.stored_bytes
+    tier.free([suffix])
+    assert tier.used_bytes == 0
+    tier.close()
+
+
 def test_segment_that_cannot_be_opened_is_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,9 +67,10 @@ class CodecLoader:
         return settled
 
     def status(self) -> dict[str, Any]:
-        """What became of it: why there are no codecs, and seconds that it took to have some."""
+        """What became of it: why there are none, whether some are to come, and seconds it took."""
         return {
             "failure": self._codecs.failure,
+            "loading": any(thread.is_alive() for thread in self._threads),
             "compiling": self._child is not None,
             "compiled_s": self._compiled_s,
             "loaded_s": self._loaded_s,

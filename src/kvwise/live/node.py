@@ -50,9 +50,10 @@ DISK_LATENCY_S = 5e-4
 """First guesses for the disk, about one NVMe drive of a cloud machine; measuring replaces them."""
 
 LEASE_TTL_NS = 30 * NS_PER_S
-READY_S = 5.0
+READY_S = 30.0
 """How long a start waits for the codecs that wrote what is on disk: a second where they are kept as
-machine code. It does not wait for them to be compiled; then they come when they are there."""
+machine code, and several beside engines that compute on all cores; what was encoded cannot be
+loaded before. It does not wait for them to be compiled; then they come when they are there."""
 
 CLOSE_S = 5.0
 """How long a worker may take to come back from a tier at the end."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from kvwise.codecs.base import BLOCK_BYTES, scratch
 from kvwise.codecs.frame import Header
 from kvwise.errors import BugError, ConfigError, FailureKind, TierError
 from kvwise.tiers import directio, footer
@@ -179,22 +180,29 @@ class Directory:
     def free(self, extents: Iterable[Extent]) -> TierError | None:
         """Give extents back to the filesystem; an error when the medium kept some.
 
-        What could not be read stays until something else could: it may be the whole medium that
-        fails, and then the record is there again after the next start.
+        After a read that failed nothing goes until something can be read: it may be the whole
+        medium that fails, and then the records are there again after the next start.
         """
         if self.down:
             return TierError(FailureKind.IO, self.down)
         failure = None
-        with self._lock:
-            given = [*extents]
-            extents = [one for one in given if (one.segment, one.offset) not in self._unread]
-            self._doubtful += [one for one in given if (one.segment, one.offset) in self._unread]
-        for extent in merged(extents):
+        for extent in merged(self._surely([*extents])):
             try:
                 self._free(extent)
             except OSError as error:
                 failure = self._fail(error)
         return failure
+
+    def _surely(self, given: list[Extent]) -> list[Extent]:
+        """What may go: in doubt all of it if the first that did not fail can be read, else none."""
+        fresh = (one for one in given if (one.segment, one.offset) not in self._unread)
+        if self._unread and (one := next(fresh, None)):
+            self.read(Extent(one.segment, one.offset, BLOCK_BYTES), [scratch(BLOCK_BYTES)])
+        with self._lock:
+            if self._unread:
+                self._doubtful += given
+                return []
+        return given
 
     def walk(self, codecs: frozenset[int]) -> Iterator[tuple[int, Walked]]:
         """Every segment of earlier processes, with the frames that one of `codecs` can read.
