@@ -37,10 +37,10 @@ def test_a_rate_that_cannot_be_is_refused(tmp_path: Path, rate: float) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-def cell(rate: float, off_ms: float, codec_ms: float, chose: str) -> Cell:
+def cell(rate: float, off_ms: float, codec_ms: float, chose: str, break_even: float = 1500) -> Cell:
     """What a rate came to."""
     times = {"off": [off_ms], "fixed": [codec_ms], "dense": [codec_ms + 1], "auto": [off_ms]}
-    return Cell(rate * 1e6, times, chose, "", rate * 1e6, 1.5e9)
+    return Cell(rate * 1e6, times, chose, "", rate * 1e6, break_even * 1e6)
 
 
 def test_where_it_flips_is_told_beside_the_formula() -> None:
@@ -50,3 +50,14 @@ def test_where_it_flips_is_told_beside_the_formula() -> None:
     assert "the choice flips at 1500 MB/s, 1.00 of the 1500 MB/s of the formula" in notes
     assert "the measured times cross at 1667 MB/s" in notes
     assert _crossing(cells[1:], lambda one: 1.0 if one.chose == "plain" else -1.0) == 0.0
+
+
+def test_the_formula_is_that_of_its_own_rate() -> None:
+    """What is reckoned at rates far from the flip is of other loads."""
+    cells = [
+        cell(500, 10, 8, "dense", 3000),
+        cell(1000, 10, 8, "dense", 1400),
+        cell(2000, 5, 6, "plain", 1400),
+        cell(3000, 3, 5, "plain", 700),
+    ]
+    assert "the choice flips at 1500 MB/s, 1.07 of the 1400 MB/s of the formula" in _notes(cells)

@@ -31,6 +31,7 @@ from kvwise.bench.progress import Progress
 from kvwise.bench.rows import Row, Rows
 from kvwise.bench.slow_serve import Orders
 from kvwise.codecs import forms
+from kvwise.core.coding import LOADS_KEPT
 from kvwise.core.elements import Elements, Kind
 from kvwise.core.keys import KEY_BYTES, ROOT
 from kvwise.core.words import Namespace
@@ -50,8 +51,9 @@ PARTS = (0.4, 0.6, 0.75, 0.87, 0.94, 1.0, 1.06, 1.13, 1.25, 1.5, 2.0)
 """Rates, as parts of the one at which a codec should stop to pay."""
 
 FIRST_RATE = 4e8
-WARM_ROUNDS = 12
-"""Rounds after each change of the rate that only teach: the choice takes some objects."""
+WARM_ROUNDS = LOADS_KEPT + 9
+"""Rounds after each change of the rate that only teach: loads of the old one have to be forgotten,
+and then the choice takes some objects."""
 
 ROUNDS, ROUNDS_QUICK = 15, 2
 OBJECTS = 5
@@ -338,13 +340,17 @@ def _daemon(options: BoundaryOptions, progress: Progress) -> Iterator[tuple[Talk
 
 
 def _notes(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Where the choice flipped, where the times cross, and how far auto was from the best."""
+    """Where the choice flipped, where the times cross, and how far auto was from the best.
+
+    The rate of the formula is the one that is the break-even which the daemon reckons at it: what
+    was learned at other rates is of loads that took longer or shorter.
+    """
     notes = ["times are from asking for the pages until the last byte is in the arena, medians"]
     ordered = sorted(cells, key=lambda cell: cell.rate)
     chosen = _crossing(ordered, lambda cell: 1.0 if cell.chose == "plain" else -1.0)
     timed = _crossing(ordered, lambda cell: _codec_ms(cell) - cell.median("off"))
-    if chosen:
-        formula = statistics.median(cell.break_even for cell in cells)
+    formula = _crossing(ordered, lambda cell: cell.rate - cell.break_even)
+    if chosen and formula:
         notes.append(
             f"the choice flips at {chosen / 1e6:.0f} MB/s, {chosen / formula:.2f} of the "
             f"{formula / 1e6:.0f} MB/s of the formula"
