@@ -38,7 +38,7 @@ def parse_size(text: str | int) -> int:
         return text
     found = _SIZE.match(text)
     if not found:
-        raise ValueError(f"not a size: {text!r} (write 4GiB, 512MiB or a number of bytes)")
+        raise ValueError(f"not a size: {text!r} (write 512GB, 4GiB or, in bytes, a number alone)")
     return int(float(found[1]) * _SCALE[(found[2] or "B").lower()])
 
 

@@ -33,6 +33,9 @@ HOSTS_MAX = 10_000
 DRAM = "1TB"
 """Memory for KV of a host of which nobody says how much it has."""
 
+LEAST_BYTES = 10**8
+"""Less memory or drive than that is a size whose unit was forgotten."""
+
 
 class Said(Reading, Checking, Searching):
     """What the options say of host and trace."""
@@ -248,11 +251,15 @@ def _hosts(demand: Demand) -> int:
 
 
 def _bytes(option: str, text: str) -> int:
-    """A size that an option gives."""
+    """A size that an option gives: nothing, or what memory and drives are sold in."""
     try:
-        return parse_size(text)
+        size_bytes = parse_size(text)
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+    if 0 < size_bytes < LEAST_BYTES:
+        hint = f"{text} is {size_bytes:,} bytes; hint: write a unit, as in 512GB or 7.68TB"
+        raise click.BadParameter(hint, param_hint=option)
+    return size_bytes
 
 
 def places_of(said: Said) -> Places:

@@ -127,7 +127,6 @@ def _reuse(site: Site, demand: Demand) -> Decision:
         "reuse": demand.reuse,
         "engines_busy_with_prefill": demand.engines,
         "of_computing": part,
-        "gpu_hours_saved_per_day_most": whole.saved_s / demand.span_s * 24,
         **site.worth(whole.saved_s, demand),
     }
     if part < REUSE_MIN:
@@ -178,7 +177,7 @@ def _hbm(site: Site, demand: Demand, device: Saving) -> Decision:
     }
     if not site.device_tokens:
         least = ceil(site.model.weights * site.weight_bytes / (HBM_SHARE * site.hbm_bytes))
-        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more"
+        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more (--tp)"
         return Decision("hbm", Verdict.NO, why, numbers, "estimate")
     as_one = ", all hosts as one cache" if site.hosts > 1 else ""
     why = (

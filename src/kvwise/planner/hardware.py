@@ -131,7 +131,8 @@ class Hardware:
         """
         found = self.gpus.get(name.lower())
         if found is None:
-            near = get_close_matches(name.lower(), self.gpus, n=1) or sorted(self.gpus)
+            begun = [one for one in sorted(self.gpus) if one.startswith(f"{name.lower()}-")]
+            near = begun or get_close_matches(name.lower(), self.gpus, n=1) or sorted(self.gpus)
             raise ConfigError(f"there is no GPU {name!r}; hint: there is {', '.join(near)}")
         return found
 
