@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 
 from kvwise.bench.probe import codecs, disk, gpu, links, memory
-from kvwise.bench.probe.disk import CELLS, Cell, file_bytes, measure_disk, require_room
+from kvwise.bench.probe.disk import (
+    CELLS,
+    Cell,
+    file_bytes,
+    measure_disk,
+    require_room,
+    together_gbps,
+)
 from kvwise.bench.probe.hardware_file import drive_names, entries
 from kvwise.bench.probe.limits import Allowance, Timetable, figure, rounds
 from kvwise.bench.probe.links import measure_loopback
@@ -85,6 +92,24 @@ def test_an_allowance_is_not_overdrawn() -> None:
 
 
 # --- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "calls_per_s"),
+    [
+        ([[0.0, 1.0, 2.0]], 1.0),
+        ([[0.0, 1.0, 2.0], [0.0, 2.0, 2.5]], 1.5),  # its last call was quick, alone
+        ([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]], 2.0),
+        ([[0.0, 1.0, 2.0], [0.5]], 1.0),
+        ([[0.0], [0.5]], 0.0),
+        ([[0.0, 1.0], [2.0, 3.0]], 0.0),
+    ],
+)
+def test_a_rate_is_of_the_time_in_which_all_worked(
+    ends: list[list[float]], calls_per_s: float
+) -> None:
+    """Who is left alone at the end is faster than all of them together ever were."""
+    assert together_gbps(ends, 10**9) == pytest.approx(calls_per_s)
 
 
 @pytest.mark.parametrize(

@@ -251,8 +251,8 @@ class _Scratch:
             writing = self._pool.submit(
                 self._loop, self._write_counted, cell, cell.depth, each, until_s
             )
-            self.written_gbps.append(_rate([writing.result()]))
-        return _rate([one.result() for one in work])
+            self.written_gbps.append(together_gbps([writing.result()], cell.block_bytes))
+        return together_gbps([one.result() for one in work], cell.block_bytes)
 
     def _loop(
         self,
@@ -261,24 +261,23 @@ class _Scratch:
         number: int,
         each_bytes: int,
         until_s: float,
-    ) -> tuple[int, float]:
-        """One thread's calls in its own part of the file: bytes moved, and seconds."""
+    ) -> list[float]:
+        """One thread's calls in its own part of the file: when it began, and when each ended."""
         piece = self._pieces[number][: cell.block_bytes]
         blocks = each_bytes // cell.block_bytes
         small = cell.block_bytes == SMALL_BYTES
-        laps: list[float] = []
-        started = before = time.perf_counter()
-        while before < until_s and not self._stop.is_set():
-            at = len(laps) * _STRIDE % blocks if small else len(laps) % blocks
+        ends = [time.perf_counter()]
+        while ends[-1] < until_s and not self._stop.is_set():
+            done = len(ends) - 1
+            at = done * _STRIDE % blocks if small else done % blocks
             if not call(piece, number * each_bytes + at * cell.block_bytes):
                 self._stop.set()
                 break
-            now = time.perf_counter()
-            laps.append(now - before)
-            before = now
-        if cell.depth == 1 and laps and cell.way != "mixed":
-            self.latencies_us.setdefault(cell, []).append(1e6 * statistics.median(laps))
-        return len(laps) * cell.block_bytes, before - started
+            ends.append(time.perf_counter())
+        if cell.depth == 1 and len(ends) > 1 and cell.way != "mixed":
+            laps = np.diff(ends)
+            self.latencies_us.setdefault(cell, []).append(1e6 * float(np.median(laps)))
+        return ends
 
     def _read(self, piece: memoryview, offset: int) -> bool:
         """One call; a fault is an error, as is a file that ends early."""
@@ -303,9 +302,19 @@ class _Scratch:
             raise error
 
 
-def _rate(work: list[tuple[int, float]]) -> float:
-    """GB/s of threads that worked at the same time."""
-    return sum(gbps(moved, took_s) for moved, took_s in work if took_s > 0)
+def together_gbps(ends: Sequence[Sequence[float]], block_bytes: int) -> float:
+    """GB/s of threads while all of them worked; each tells when it began, and when calls ended.
+
+    The last calls of some run beside fewer others, and so faster: what is beyond the first thread's
+    end does not count, and of calls that are under way then a part does. 0 where none worked.
+    """
+    worked = [one for one in ends if len(one) > 1]
+    begin_s = max((one[0] for one in worked), default=0.0)
+    end_s = min((one[-1] for one in worked), default=0.0)
+    if end_s <= begin_s:
+        return 0.0
+    calls = sum(np.diff(np.interp((begin_s, end_s), one, range(len(one))))[0] for one in worked)
+    return gbps(calls * block_bytes, end_s - begin_s)
 
 
 def _nameless(folder: Path, io: Io) -> int:
