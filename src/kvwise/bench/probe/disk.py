@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
@@ -24,10 +25,10 @@ import numpy as np
 from kvwise.bench.places import SetupError
 from kvwise.bench.probe.limits import ROUNDS_WISHED, Allowance, Found, Tell, figure, left_s, rounds
 from kvwise.bench.yardstick import gbps, pattern
-from kvwise.codecs.base import scratch
 from kvwise.config import Disk
 from kvwise.errors import ConfigError
 from kvwise.tiers.directio import Io, open_flags, probe, read_all, write_all
+from kvwise.tiers.mapping import Mapping as MemoryMapping
 from kvwise.units import GIB, KIB, MIB, format_size
 
 FILE_BYTES_MAX = GIB
@@ -201,11 +202,11 @@ class _Scratch:
 
     def __enter__(self) -> Self:
         most = max(cell.depth for cell in CELLS) + 1
-        for number in range(most):
-            piece = scratch(FILL_BYTES if number <= TIER_DEPTH else OBJECT_BYTES)
+        sizes = [FILL_BYTES if number <= TIER_DEPTH else OBJECT_BYTES for number in range(most)]
+        self._pieces = _memory(sizes)
+        for number, piece in enumerate(self._pieces, 1):
             words = np.frombuffer(piece, np.uint64)
-            words[:] = pattern(len(words), number + 1)
-            self._pieces.append(piece)
+            words[:] = pattern(len(words), number)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -315,6 +316,23 @@ def together_gbps(ends: Sequence[Sequence[float]], block_bytes: int) -> float:
         return 0.0
     calls = sum(np.diff(np.interp((begin_s, end_s), one, range(len(one))))[0] for one in worked)
     return gbps(calls * block_bytes, end_s - begin_s)
+
+
+def _memory(sizes: Sequence[int]) -> list[memoryview]:
+    """Pieces of memory as the arena's is: in huge pages where there are any.
+
+    Transfers are cut at the edges of pieces of physical memory, so in scattered pages large ones
+    would be slower than those of a daemon.
+    """
+    ends = list(accumulate(sizes))
+    fd = os.memfd_create("kvwise-probe")
+    try:
+        os.ftruncate(fd, ends[-1])
+        mapping = MemoryMapping(fd, ends[-1])
+    finally:
+        os.close(fd)
+    mapping.join(0, ends[-1])
+    return [mapping.view[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _nameless(folder: Path, io: Io) -> int:
