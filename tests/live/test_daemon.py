@@ -39,6 +39,7 @@ from tests.live.support import (
     spawn,
     thread_daemon,
 )
+from tests.processes import in_shared_memory
 
 HOLDER = """
 import sys, time
@@ -278,16 +279,16 @@ def test_a_daemon_with_other_pages_is_not_used(config: Config, tmp_path: Path) -
 @pytest.mark.pain("M5")
 def test_nothing_is_left_in_shared_memory(config: Config, tmp_path: Path) -> None:
     """A daemon killed with all its memory in use leaves no file in /dev/shm."""
-    before = set(Path("/dev/shm").iterdir())
     with served(config, tmp_path) as daemon:
         client = daemon.client()
         client.join(SPACE)
         keys = prompt(1, 100)
         put(client, SPACE, keys, payloads(keys))
+        named = in_shared_memory(daemon.process.pid)
         daemon.end(signal.SIGKILL)
         client.close()
 
-    assert set(Path("/dev/shm").iterdir()) - before == set()
+    assert named == set()
 
 
 # --- starting and stopping ------------------------------------------------------------------------

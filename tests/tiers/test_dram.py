@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -28,6 +29,7 @@ from kvwise.tiers.base import Buffers, Found, Placed, Record, Spent, Tier, Want
 from kvwise.tiers.dram import Arena, ArenaShape, Backing, SlotState
 from kvwise.tiers.mapping import Mapping
 from kvwise.units import GIB, KIB, MIB
+from tests.processes import in_shared_memory
 
 PAGE = 128 * KIB
 
@@ -388,11 +390,22 @@ def test_nothing_stays_after_sigkill() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         maps = Path(f"/proc/{child.pid}/maps").read_text()
+        named = in_shared_memory(child.pid)
         child.kill()
     mapped = [line.split(maxsplit=5)[5] for line in maps.splitlines() if "kvwise-arena" in line]
 
     assert mapped == ["/memfd:kvwise-arena (deleted)"]
-    assert list(Path("/dev/shm").glob("*kvwise*")) == []
+    assert named == set()
+
+
+def test_a_named_file_would_be_seen() -> None:
+    """What the test above asks finds a mapped and an open file, and not what was unlinked."""
+    with (
+        tempfile.NamedTemporaryFile(prefix="kvwise-seen-", dir="/dev/shm") as held,
+        tempfile.TemporaryFile(prefix="kvwise-seen-", dir="/dev/shm"),
+    ):
+        assert held.name in in_shared_memory(os.getpid())
+        assert not [name for name in in_shared_memory(os.getpid()) if name.endswith("(deleted)")]
 
 
 # --- a named arena -------------------------------------------------------------------------------
