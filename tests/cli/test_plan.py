@@ -306,7 +306,8 @@ def test_money_and_what_would_change_it(chats: Path, capsys: pytest.CaptureFixtu
     bill = told["bill"]
     busy = [bill[f"{name}_hosts_busy"] for name in ("without_cache", "own_cache", "with_levels")]
     assert busy == sorted(busy, reverse=True)
-    assert all(f"{one:.2f} hosts busy" in out for one in busy)
+    gpus = told["gpus_per_host"]
+    assert all(f" {one * gpus:.2f} " in out for one in busy)
     assert bill["own_cache_usd_per_million_tokens"] < bill["without_cache_usd_per_million_tokens"]
     assert all(one["as_of"] and one["from"] for one in told["prices"].values())
     (nvme,) = (one for one in told["decisions"] if one["boundary"] == "nvme")

@@ -130,6 +130,19 @@ def test_the_bill_adds_up() -> None:
         pytest.approx(told["with_levels_usd_per_month"])
     )
     assert told["with_levels_usd_per_month"] < told["own_cache_usd_per_month"]
+    costs = {
+        level: numbers[level]["costs_usd_per_month"] if level in chosen(decisions) else 0.0
+        for level in ("dram", "nvme")
+    }
+    assert (told["memory_cost_usd_per_month"], told["drives_cost_usd_per_month"]) == (
+        costs["dram"],
+        costs["nvme"],
+    )
+    assert told["saved_usd_per_month"] == pytest.approx(gained)
+    assert told["saved_gpu_usd_per_month"] - sum(costs.values()) == pytest.approx(gained)
+    hourly = told["gpu_hour_usd"] * site.gpus * 730
+    assert told["without_cache_usd_per_month"] == pytest.approx(demand.engines * hourly)
+    assert told["all_gpus_usd_per_month"] == pytest.approx(site.hosts * hourly)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from kvwise.planner import below
+from kvwise.planner import below, sizes
 from kvwise.planner.advise import decide
 from kvwise.planner.bill import chosen, net_usd
 from kvwise.planner.demand import Demand
@@ -64,10 +64,43 @@ def test_more_memory_where_it_saves_more() -> None:
     assert stack is not None
     assert stack["dram"]["size"] == f"{taken.dram_bytes / 1e9:.0f}GB"
     assert "disk" not in stack
-    assert "in each host, since 20 GB" in dram.why
+    assert "so much, since 20 GB in each host" in dram.why
     assert dram.numbers["best_saves_more_usd_per_month"] == pytest.approx(
         net(decisions) - nets[site.dram_bytes]
     )
+
+
+@pytest.mark.parametrize(("share", "is_said"), [(0.5, True), (1.0, False)])
+def test_a_size_that_is_the_largest_weighed(
+    *, share: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is given the largest size, with hits left, is told how to have more weighed."""
+    enough = below.enough_bytes(small(), chats())
+    monkeypatch.setattr(sizes, "MEMORY_MOST_BYTES", share * enough)
+    site = replace(small(500.0, share * enough), drives=0, dram_bytes=1e9)
+    why = by_boundary(decide(site, chats(), {}))["dram"].why
+
+    assert "so much, since" in why
+    assert ("is weighed only if --dram gives it" in why) is is_said
+
+
+def test_memory_of_all_and_of_each() -> None:
+    """Memory for all hits is shared by all hosts: each has its part, and the sum stays."""
+    found = {}
+    for hosts in (1, 2, 4):
+        site = replace(
+            small(), hosts=hosts, dram_bytes=1e13, drives=0, hbm_bytes=18e9 + 1e9 / hosts
+        )
+        found[hosts] = by_boundary(decide(site, chats(), {}))["dram"]
+    whole = found[1].numbers["bytes"]
+
+    assert "in each" not in found[1].why
+    for hosts in (2, 4):
+        assert found[hosts].numbers["bytes"] == pytest.approx(whole, rel=0.02)
+        each, both = re.findall(r"(\d+) GB", found[hosts].why)[:2]
+        assert int(each) == pytest.approx(int(both) / hosts, abs=1)
+        assert "in each host (" in found[hosts].why
+        assert "of all hits, however many hosts share it" in found[hosts].why
 
 
 def test_drives_where_memory_is_dear() -> None:

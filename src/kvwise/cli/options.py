@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar, TypeVar
@@ -13,6 +14,9 @@ from kvwise.units import parse_size
 Command = TypeVar("Command", bound=Callable[..., Any])
 SIZE_MAX = 1 << 53
 """Bytes; no size in a configuration is larger."""
+
+RANGE = re.compile(r"\S*x[<>]=?\S+")
+"""What click says of the values that an option takes, in a line of help."""
 
 
 class Finite(click.FloatRange):
@@ -67,6 +71,8 @@ class Named(click.Option):
 class Sectioned(click.Command):
     """A command with so many options that its help lists them under headings.
 
+    Ranges of values are left to the message that refuses what is outside: lines are for scanning.
+
     Attributes:
         sections: names of options under each heading, in the order of the help.
         rest: the heading of all others.
@@ -83,7 +89,17 @@ class Sectioned(click.Command):
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
             if line is not None and isinstance(parameter, click.Option):
-                lines[heading_of.get(parameter.name or "", self.rest)].append(line)
+                names, said = line
+                heading = heading_of.get(parameter.name or "", self.rest)
+                lines[heading].append((names, _without_range(said)))
         for heading, found in lines.items():
             with formatter.section(heading):
                 formatter.write_dl(found)
+
+
+def _without_range(said: str) -> str:
+    """A line of help without the range of values."""
+    text, mark, extra = said.rpartition("  [")
+    parts = extra.removesuffix("]").split("; ")
+    kept = "; ".join(part for part in parts if not RANGE.fullmatch(part))
+    return f"{text}{mark}{kept}]" if mark and kept else text if mark else said

@@ -6,21 +6,22 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import click
 from rich.console import Console
 
 from kvwise.bench.progress import Terminal
 from kvwise.cli.groups import take_kills_as_ctrl_c
+from kvwise.cli.options import Sectioned
 from kvwise.cli.plan_check import checking, validate
 from kvwise.cli.plan_files import require_files, write_files
 from kvwise.cli.plan_options import Said, places_of, planning, refuse_idle, site_of, today
 from kvwise.cli.plan_pictured import pictured
-from kvwise.cli.plan_search import Asked, search, searching, show_search
+from kvwise.cli.plan_search import Asked, Searching, search, searching, show_search
 from kvwise.cli.plan_text import show, show_hardware
 from kvwise.cli.plan_told import Plan, told_of
-from kvwise.cli.reading import options_of, reading
+from kvwise.cli.reading import Reading, options_of, reading
 from kvwise.errors import ConfigError
 from kvwise.planner.advise import decide, routes
 from kvwise.planner.catalogue import engine_name, find_model
@@ -38,18 +39,38 @@ TABLES = ("azure", "burstgpt")
 """Formats that tell of lengths alone."""
 
 
+class Headed(Sectioned):
+    """A command whose options are listed by what they are about, the first need first."""
+
+    sections: ClassVar = {
+        "What to plan for": (
+            "model_name", "gpu", "tp", "files", "kv", "weights", "list_hardware",
+        ),
+        "The hosts, and what they cost": (
+            "hosts", "dram", "drives", "drive", "drive_size", "hardware",
+        ),
+        "What is shown and written": (
+            "as_json", "html", "out", "stack", "force", "socket", "disk",
+        ),
+        "How long computing takes": ("recompute",),
+        "Search for the best sizes": tuple(Searching.__annotations__),
+        "Hold the planner against a live engine": ("validate", "quick", "times", "logs"),
+        "How the trace is read": tuple(Reading.__annotations__),
+    }  # fmt: skip
+    rest: ClassVar = "Help"
+
+
 @click.command(
+    cls=Headed,
     epilog="""\b
 Examples:
   kvwise plan --list-hardware
   kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace chat.jsonl
-  kvwise plan --model deepseek-v3 --gpu h200-sxm --tp 8 --weights fp8 --trace sessions/
-  kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --drives 2 --drive nvme-gen4
-  kvwise plan --model llama-3.1-8b --gpu l40s --trace mine.jsonl --out plan/
+  kvwise plan --model qwen3-8b --gpu l40s --trace mine.jsonl --dram 512GB --drives 2 --out plan/
   kvwise plan --model ./config.json --gpu b200-sxm --trace mine.jsonl --json | jq .decisions
   kvwise plan --model llama-3.1-70b --gpu h100-sxm --tp 8 --trace chat.jsonl --search
-  kvwise plan --validate --trace mine.jsonl --times here.csv
-"""
+  kvwise plan --validate --trace mine.jsonl --times here.csv      # no --model, no --gpu
+""",
 )
 @planning
 @checking
@@ -61,14 +82,10 @@ def command(
 ) -> int:
     """Say which tiers pay for a model, a host and a trace, one level after the other.
 
-    Reuse first: prompts that never come back need no cache. Then what half the bytes would bring,
-    what the engine's own cache hits already, what the host's memory adds, and only then drives:
-    whether loading from them is quicker than computing, and what is left when they live as long as
-    they are rated for. Last what a shared tier, a codec and a router add. Each level is said with
-    what it saves and costs in a month, and with what would change the verdict.
-
-    Hits are those of an exact LRU. Computing is estimated, and nothing waits for anything: queues
-    are for 'kvwise sim --stack'.
+    From reuse (prompts that never come back need no cache) over FP8 KV, the engine's own cache,
+    memory and drives to a shared tier, a codec and a router: what each saves and costs in a month,
+    and what would change the verdict. Nothing waits for anything here: queues are for 'kvwise sim
+    --stack'.
     """
     if said["list_hardware"]:
         return _list(said["hardware"], as_json=as_json)

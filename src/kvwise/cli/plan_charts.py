@@ -6,12 +6,14 @@ It draws what `kvwise plan --json` prints and computes nothing of the plan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from kvwise.bench.chart import Bar, bar_chart
 from kvwise.bench.curves import Axis, Line, Mark, Range, line_chart, range_chart
 from kvwise.bench.page import table
-from kvwise.cli.plan_text import becomes_text, number_text, routed_text
+from kvwise.cli.plan_money import HEADS, bill_notes, bill_rows
+from kvwise.cli.plan_text import becomes_text, number_text, overlap_text
 from kvwise.planner.site import LIFE_YEARS, size_text, usd
 
 DECADES = tuple(10.0**power for power in range(6, 19))
@@ -180,23 +182,17 @@ def wear_chart(told: Mapping[str, Any]) -> str:
 
 def cost_chart(told: Mapping[str, Any]) -> str:
     """Prompts in a month, and each level's cost beside what it saves."""
-    bill = told["bill"]
-    own, whole = routed_text(told)
+    bill, lines = told["bill"], bill_rows(told)
     bars = [
-        Bar(
-            label,
-            bill[f"{name}_usd_per_month"],
-            f"{usd(bill[f'{name}_usd_per_month'])}, "
-            f"${bill[f'{name}_usd_per_million_tokens']:.4f} a million{how}",
-            (),
-            kind,
-        )
-        for label, name, kind, how in (
-            ("without a cache", "without_cache", "plain", ""),
-            ("the engine's own", "own_cache", "plain", own),
-            ("with these levels", "with_levels", "strong", whole),
+        Bar(row[0], bill[f"{name}_usd_per_month"], f"{row[-2]}, {row[-1]} a million", (), kind)
+        for row, name, kind in zip(
+            lines,
+            ("without_cache", "own_cache", "with_levels"),
+            ("plain", "plain", "strong"),
+            strict=False,
         )
     ]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in bill_notes(told))
     rows = [
         (
             one["boundary"],
@@ -211,9 +207,9 @@ def cost_chart(told: Mapping[str, Any]) -> str:
     heads = ("level", "verdict", "saves a month", "costs a month", "GPU hours a month")
     return (
         "<section><h2>What it costs</h2><p>GPU time of prompts in a month, hardware of the levels "
-        "included, and for a million tokens of prompts. Saved time is worth its price only if "
-        "something else runs in it.</p>"
+        "included, and for a million tokens of prompts.</p>"
         + bar_chart("USD a month for prompts", bars, "Without a cache, with one, with all.")
+        + f"{table(HEADS, lines)}{notes}<h3>Level by level</h3><p>{overlap_text(told)}</p>"
         + table(heads, rows)
         + "</section>"
     )

@@ -44,8 +44,16 @@ class Checking(TypedDict):
     logs: Path
 
 
+NEEDED = "required, but for --validate and --list-hardware"
+
+
 class ToPlan(click.Option):
     """An option that a plan must have; a test of plans and a list of hardware need it not."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Its line of help, which says so."""
+        record = super().get_help_record(ctx)
+        return record and (record[0], record[1].replace("[required]", f"[{NEEDED}]"))
 
     def process_value(self, ctx: click.Context, value: object) -> object:
         """The value, which may be missing where no plan is asked for."""
@@ -64,29 +72,29 @@ checking = giving(
             metavar="FILE",
             default=ROOFLINE,
             show_default=True,
-            help="How long computing takes: 'roofline' estimates it; 'aiconfigurator' asks the "
-            "package aiconfigurator-core; a CSV file with the columns tokens and seconds (and "
-            "cached_tokens) says it.",
+            help="'roofline' estimates it; 'aiconfigurator' asks the package aiconfigurator-core; "
+            "a CSV file with the columns tokens and seconds (and cached_tokens) says it.",
         ),
         click.option(
             "--validate",
             is_flag=True,
             is_eager=True,
-            help="Hold predictions against a live engine on this machine instead: a small model "
-            "on the CPU, asked with the shape of --trace, or of conversations that are made up.",
+            help="Test the planner instead of planning: its predictions beside a small model on "
+            "this machine's CPU, asked with the shape of --trace, or of made-up conversations. "
+            "It needs no --model and no --gpu.",
         ),
-        click.option("--quick", is_flag=True, help="With --validate: fewer of everything."),
+        click.option("--quick", is_flag=True, help="Fewer of everything."),
         click.option(
             "--times",
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            help="With --validate: write the measured times there, for --recompute.",
+            help="Write the measured times there, for --recompute.",
         ),
         click.option(
             "--logs",
             type=click.Path(file_okay=False, path_type=Path),
             default=Path("plan-validate-out"),
             show_default=True,
-            help="With --validate: folder for logs; the disk tier lies there meanwhile.",
+            help="Folder for logs; the disk tier lies there meanwhile.",
         ),
     ]
 )

@@ -67,17 +67,22 @@ planning = giving(
             cls=ToPlan,
             metavar="MODEL",
             required=True,
-            help="See 'kvwise model'.",
+            help="A name that 'kvwise model' lists, or the path of a config.json.",
         ),
         click.option(
             "--gpu",
             cls=ToPlan,
             metavar="NAME",
             required=True,
-            help="What computes: see --list-hardware.",
+            help="What computes; --list-hardware has the names.",
         ),
         click.option(
-            "--tp", type=click.IntRange(1, 4096), default=1, help="GPUs of a host, one engine."
+            "--tp",
+            metavar="N",
+            type=click.IntRange(1, 4096),
+            default=1,
+            show_default=True,
+            help="GPUs of a host, all for one engine.",
         ),
         click.option(
             "--trace",
@@ -87,7 +92,8 @@ planning = giving(
             required=True,
             type=click.Path(exists=True, path_type=Path),
             metavar="FILE",
-            help="Requests to plan for; several files, or the files of a folder, are one trace.",
+            help="Requests to plan for; give several files, or a folder, for one trace. "
+            "'kvwise trace make' makes one up.",
         ),
         click.option(
             "--kv",
@@ -101,56 +107,61 @@ planning = giving(
         ),
         click.option(
             "--hosts",
+            metavar="N",
             type=click.IntRange(1, HOSTS_MAX),
-            help="Hosts that are alike.  [default: so many that prefill alone keeps them 70 % "
-            "busy]",
+            help="Hosts that are alike.  [default: so many that prefill keeps them 70 % busy]",
         ),
         click.option(
             "--dram",
             metavar="SIZE",
-            help=f"Memory for KV that each host has at most.  [default: {DRAM}, up to 2TB where "
-            "that is better than drives]",
+            help="Memory for KV that each host has at most.  [default: "
+            f"{DRAM}, or up to 2TB where that saves more; above 2TB only what is given is weighed]",
         ),
         click.option(
             "--drives",
+            metavar="N",
             type=click.IntRange(0, 64),
             default=4,
             show_default=True,
-            help="In each host.",
+            help="Drives in each host.",
         ),
         click.option(
             "--drive", metavar="NAME", default="nvme-gen5", show_default=True, help="Kind of drive."
         ),
         click.option(
-            "--drive-size", metavar="SIZE", default="7.68TB", show_default=True, help="Of one."
+            "--drive-size",
+            metavar="SIZE",
+            default="7.68TB",
+            show_default=True,
+            help="Of one drive.",
         ),
         click.option(
             "--hardware",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="TOML file with GPUs, tiers and prices of your own.",
+            help="TOML file with prices, GPUs and tiers of your own.",
         ),
         click.option(
             "--html",
             cls=Named,
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            help="Write a page with pictures there too.",
+            help="A page with pictures.",
         ),
         click.option(
             "--stack",
             cls=Named,
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
-            help="Write the daemon's configuration there, for 'kvwise serve --config'.",
+            help="The daemon's configuration, for 'kvwise serve --config'.",
         ),
         click.option(
             "--out",
             cls=Named,
             type=click.Path(file_okay=False, path_type=Path),
-            help="Write all there: plan.json, plan.html, stack.toml, vllm.sh, sglang.sh.",
+            help="All of it: plan.json, plan.html, stack.toml, vllm.sh, sglang.sh.",
         ),
         click.option(
             "--force",
             is_flag=True,
-            help="Write over files that are there, and take away those of an older plan in --out.",
+            help="Write over files that are there; take away those of an older plan in --out.",
         ),
         click.option(
             "--socket",
@@ -163,7 +174,7 @@ planning = giving(
             cls=Named,
             metavar="PATH",
             multiple=True,
-            help="Directory on a drive, once for each.  [default: /mnt/nvme0/kvwise and so on]",
+            help="Folder on a drive, once for each.  [default: /mnt/nvme0/kvwise and so on]",
         ),
         click.option(
             "--list-hardware",

@@ -16,7 +16,7 @@ from kvwise.cli.plan_charts import (
     size_chart,
     wear_chart,
 )
-from kvwise.cli.plan_text import CHANGES_MOST, change_text
+from kvwise.cli.plan_text import CHANGES_MOST, bytes_text, change_text, overlap_text
 
 NAMES = {
     "reuse": "Reuse",
@@ -69,7 +69,8 @@ def _subject(told: Mapping[str, Any]) -> str:
     """What was planned, for whom this page is sent to."""
     gpus = f"{told['hosts']} x {told['gpus_per_host']} {told['gpu']}"
     facts = {
-        "model": f"{told['model']}, weights in {told['weights']}, KV in {told['kv']}",
+        "model": f"{told['model']}, weights in {told['weights']}, KV in {told['kv']} "
+        f"({bytes_text(told)})",
         "hosts": gpus,
         "made": told["made"],
         "by": told["command"],
@@ -109,7 +110,7 @@ def _decisions(told: Mapping[str, Any]) -> str:
         )
     return (
         '<section class="sources"><h2>Level by level</h2><p>Each is looked at only as far as those '
-        f"before it leave something to gain.</p>{''.join(cards)}</section>"
+        f"before it leave something to gain. {overlap_text(told)}</p>{''.join(cards)}</section>"
     )
 
 

@@ -63,33 +63,34 @@ searching = giving(
         click.option(
             "--search",
             is_flag=True,
-            help="Look for the sizes that are best instead, and run those that matter in virtual "
-            "time.",
+            help="Look for the best sizes instead of judging these, and run those that matter in "
+            "virtual time.",
         ),
         click.option(
             "--objective",
             type=click.Choice(OBJECTIVES),
             default=OBJECTIVES[0],
             show_default=True,
-            help="With --search: USD for a million tokens of prompts, or seconds of GPUs.",
+            help="What is to be least: USD for a million tokens of prompts, or seconds of GPUs.",
         ),
         click.option(
             "--ttft-max",
             type=Finite(0.001, 3_600),
             metavar="SECONDS",
-            help="With --search: to first token at most, for 95 of 100 requests.",
+            help="To first token at most, for 95 of 100 requests.",
         ),
         click.option(
             "--budget",
             type=Finite(0, 1e12),
             metavar="USD",
-            help="With --search: a month at most, for memory and drives of all hosts.",
+            help="A month at most, for memory and drives of all hosts.",
         ),
         click.option(
             "--jobs",
+            metavar="N",
             type=click.IntRange(1, 256),
             default=lambda: len(os.sched_getaffinity(0)),
-            help="With --search: processes at a time.  [default: one for each core]",
+            help="Processes at a time.  [default: one for each core]",
         ),
     ]
 )

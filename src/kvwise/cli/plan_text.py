@@ -10,10 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kvwise.cli.plan_money import HEADS, bill_notes, bill_rows
 from kvwise.planner.hardware import Hardware
-from kvwise.planner.site import usd
 
 STYLES = {"yes": "bold green", "you have it": "green", "no": "bold", "maybe": ""}
+HELD_MORE = 1.001
+"""By how much more than once a token is on the GPUs where it is said."""
+
 CHANGES_MOST = 3
 """How many inputs that would change a verdict are shown; JSON has all."""
 
@@ -24,7 +27,7 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     console.print(
         escape(
             f"{told['model']}, weights in {told['weights']}, KV in {told['kv']} "
-            f"({told['token_bytes']:,.0f} bytes a token), "
+            f"({bytes_text(told)}), "
             f"{told['hosts']} {'host' if told['hosts'] == 1 else 'hosts'} of {gpus}"
         ),
         soft_wrap=True,
@@ -44,6 +47,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         verdict = f"[{style}]{one['verdict']}[/]" if style else one["verdict"]
         table.add_row(one["boundary"], verdict, escape(one["why"]))
     console.print(table)
+    if overlap := overlap_text(told):
+        console.print(overlap, soft_wrap=True)
     console.print()
     if told["bill"] is not None:
         _show_bill(told, console)
@@ -61,35 +66,40 @@ def show(told: Mapping[str, Any], console: Console) -> None:
     )
 
 
-def _show_bill(told: Mapping[str, Any], console: Console) -> None:
-    """What prompts cost, with and without."""
-    bill = told["bill"]
-    oldest = min(one["as_of"] for one in told["prices"].values())
-    own, whole = routed_text(told)
-    console.print("a million tokens of prompts:", style="bold")
-    for name, key, how in (
-        ("without a cache", "without_cache", ""),
-        ("with the engine's own", "own_cache", own),
-        ("with these levels", "with_levels", whole),
-    ):
-        each, month = bill[f"{key}_usd_per_million_tokens"], bill[f"{key}_usd_per_month"]
-        busy = f"{bill[f'{key}_hosts_busy']:.2f} hosts busy"
-        said = f"  {name:<22} ${each:.4f}, {usd(month)} a month, {busy}{how}"
-        console.print(said, soft_wrap=True)
-    console.print(
-        "  GPUs are paid while they compute prompts: what is saved is worth its price only if "
-        f"something else runs in it; the oldest price is of {oldest}\n",
-        soft_wrap=True,
+def bytes_text(told: Mapping[str, Any]) -> str:
+    """Bytes of a token, and of what all GPUs hold of it where some of that is there twice."""
+    once, held = told["token_bytes"], told["token_bytes_on_gpus"]
+    said = f"{once:,.0f} bytes a token"
+    if held <= HELD_MORE * once:
+        return said
+    return f"{said}, {held:,.0f} on the GPUs, as ranks hold copies"
+
+
+def overlap_text(told: Mapping[str, Any]) -> str:
+    """Why gains of levels do not add up, where there are several."""
+    if "dram" not in {one["boundary"] for one in told["decisions"]}:
+        return ""
+    pooled = "; all hosts are one cache until the router" if told["hosts"] > 1 else ""
+    return (
+        "Gains overlap and do not add up: a level is counted after those above it that are yes or "
+        f"there already{pooled}. The bill counts all that is yes together."
     )
 
 
-def routed_text(told: Mapping[str, Any]) -> tuple[str, str]:
-    """How requests are sent in the bill: with the engines' own caches, and with the levels."""
-    verdicts = {one["boundary"]: one["verdict"] for one in told["decisions"]}
-    if told["hosts"] == 1 or "router" not in verdicts:
-        return "", ""
-    in_turn = ", requests in turn"
-    return in_turn, ", and the router" if verdicts["router"] == "yes" else in_turn
+def _show_bill(told: Mapping[str, Any], console: Console) -> None:
+    """What prompts cost, with and without."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(HEADS[0])
+    for head in HEADS[1:]:
+        table.add_column(head, justify="right", no_wrap=True)
+    *ways, saved = bill_rows(told)
+    for row in ways:
+        table.add_row(*row)
+    table.add_row(*saved, style="bold")
+    console.print(table)
+    for note in bill_notes(told):
+        console.print(escape(note), soft_wrap=True)
+    console.print()
 
 
 def _show_changes(told: Mapping[str, Any], console: Console) -> None:

@@ -85,6 +85,7 @@ def told_of(plan: Plan) -> dict[str, Any]:
         "weights": {size: name for name, size in WEIGHT_BYTES.items()}[site.weight_bytes],
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
+        "token_bytes_on_gpus": site.gpus * site.rank_token_bytes,
         "gpu": oracle.gpu.name,
         "gpus_per_host": site.gpus,
         "hosts": site.hosts,

@@ -45,7 +45,7 @@ reading = giving(
             help="Seconds from the start of one recorded session to the next (weka, sharegpt).",
         ),
         click.option(
-            "--in-turn", is_flag=True, help="Or each starts when the one before has ended."
+            "--in-turn", is_flag=True, help="Each session starts when the one before has ended."
         ),
         click.option(
             "--pace",

@@ -20,6 +20,9 @@ from kvwise.planner.sizes import sized, told, weighed
 
 REUSE_MIN = 0.02
 
+UNEQUAL = 0.015
+"""By so much shares of blocks and of computing differ where it is said why."""
+
 PARTS = (0.25, 0.5, 1.0)
 """Of the memory that each host might need, what is tried."""
 
@@ -134,9 +137,16 @@ def _reuse(site: Site, demand: Demand) -> Decision:
         return Decision("reuse", Verdict.NO, why, numbers, "trace")
     why = (
         f"{demand.reuse:.0%} of the blocks come back; a cache that never forgets would save "
-        f"{part:.0%} of all computing"
+        f"{part:.0%} of all computing{_unequal(demand.reuse, part)}"
     )
     return Decision("reuse", Verdict.YES, why, numbers, "estimate")
+
+
+def _unequal(reuse: float, part: float) -> str:
+    """Why blocks and computing are not the same share, where they are not."""
+    if abs(part - reuse) < UNEQUAL:
+        return ""
+    return ": a token takes the longer the more there are before it, as it attends to all of them"
 
 
 def _quantise(site: Site, demand: Demand, device: Saving) -> Decision:

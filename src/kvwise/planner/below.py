@@ -76,8 +76,7 @@ def dram(site: Site, demand: Demand, device: Saving) -> Decision:
         "bytes_for_90_percent_of_hits": demand.capacity_for(ENOUGH) * site.token_bytes,
         **money,
     }
-    size = f"{size_text(site.memory_bytes)} over all hosts"
-    as_one = ", as one cache," if site.hosts > 1 else ""
+    size = _in_hosts(site, ", as one cache")
     if why := _needless(given, device):
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     if gain < GAIN_MIN or speedup < MARGIN:
@@ -87,16 +86,25 @@ def dram(site: Site, demand: Demand, device: Saving) -> Decision:
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     paid = _paid(money)
     if money["saves_usd_per_month"] < money["costs_usd_per_month"]:
-        why = f"{size}{as_one} save {gain:.0%} of computing, which is less than they cost: {paid}"
+        why = f"{size} save {gain:.0%} of computing, which is less than they cost: {paid}"
         return Decision("dram", Verdict.NO, why, numbers, "estimate")
     most = f"90 % of all hits take {size_text(numbers['bytes_for_90_percent_of_hits'])}"
     if memory.share >= ENOUGH:
         most = f"that has {memory.share:.0%} of all hits"
+        most += ", however many hosts share it" if site.hosts > 1 else ""
     why = (
-        f"{size}{as_one} save {gain:.0%} of computing; a usual hit is loaded {speedup:.0f} times "
+        f"{size} save {gain:.0%} of computing; a usual hit is loaded {speedup:.0f} times "
         f"as fast as computed; {most}; {paid}"
     )
     return Decision("dram", Verdict.YES, why, numbers, "estimate")
+
+
+def _in_hosts(site: Site, how: str = "") -> str:
+    """Memory of each host, and of all where there are several; `how` they hold it."""
+    each = size_text(site.dram_bytes)
+    if site.hosts == 1:
+        return each
+    return f"{each} in each host ({size_text(site.memory_bytes)} in all{how})"
 
 
 def _needless(site: Site, device: Saving) -> str:
@@ -105,8 +113,7 @@ def _needless(site: Site, device: Saving) -> str:
         return "no memory is given"
     if site.memory_tokens <= site.device_tokens:
         held = size_text(site.device_tokens * site.token_bytes)
-        size = size_text(site.memory_bytes)
-        return f"{size} over all hosts are no more than the GPUs hold, {held}: give more, or none"
+        return f"{_in_hosts(site)} are no more than the GPUs hold, {held}: give more, or none"
     if device.share >= ENOUGH:
         return f"the GPUs have {device.share:.0%} of all hits already"
     return ""

@@ -43,11 +43,16 @@ def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str,
 
     Where requests were routed, hits are those of hosts that each hold their own: the engines' own
     with requests in turn, the levels with the router if it is to be. Else all hosts are one cache.
+    What is saved is beside the engines' own; `all_gpus_usd_per_month` is for GPUs that are paid
+    whether they compute or not.
     """
     numbers: Mapping[str, dict[str, float]] = {one.boundary: one.numbers for one in decisions}
     without = site.prices.engines(demand.engines, site.gpus)
     levels = chosen(decisions)
-    costs = sum(numbers[level]["costs_usd_per_month"] for level in levels)
+    memory, drives = (
+        numbers[level]["costs_usd_per_month"] if level in levels else 0.0 for level in BOUGHT
+    )
+    costs = memory + drives
     own_s, whole_s = _saves(demand, decisions)
     own_saves, whole_saves = (
         site.worth(one, demand)["saves_usd_per_month"] for one in (own_s, whole_s)
@@ -59,10 +64,17 @@ def bill(site: Site, demand: Demand, decisions: Sequence[Decision]) -> dict[str,
         "without_cache_hosts_busy": demand.engines,
         "own_cache_hosts_busy": demand.engines - own_s / demand.span_s,
         "with_levels_hosts_busy": demand.engines - whole_s / demand.span_s,
+        "gpus": site.hosts * site.gpus,
+        "gpu_hour_usd": site.prices.gpu_hour.amount,
+        "all_gpus_usd_per_month": site.prices.engines(site.hosts, site.gpus),
         "without_cache_usd_per_month": without,
         "own_cache_usd_per_month": own,
         "levels_cost_usd_per_month": costs,
+        "memory_cost_usd_per_month": memory,
+        "drives_cost_usd_per_month": drives,
         "with_levels_usd_per_month": whole,
+        "saved_gpu_usd_per_month": own - (whole - costs),
+        "saved_usd_per_month": own - whole,
         "without_cache_usd_per_million_tokens": without / tokens,
         "own_cache_usd_per_million_tokens": own / tokens,
         "with_levels_usd_per_million_tokens": whole / tokens,

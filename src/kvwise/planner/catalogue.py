@@ -17,6 +17,9 @@ CONFIG = "config.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 """What files with weights are called."""
 
+OFFERED = 3
+"""So many files are named where one is not there."""
+
 NAMELESS = "MODEL"
 """What stands for a model of which there is a configuration and no more."""
 
@@ -40,13 +43,52 @@ def find_model(said: str) -> Model:
         if fields["repository"].lower() == name:
             return model_of(short, fields_of(short))
     if name and path.exists():
+        _require_config(path)
         return read_config(path)
+    if _is_path(said):
+        raise ConfigError(f"there is no file {said}; hint: {_nearby(path)}")
     near = get_close_matches(name.split("/")[-1], known, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ConfigError(
         f"there is no model {said!r} here, and no such file; hint: {hint}"
         "'kvwise model' lists the names; any other model goes by the path of its config.json"
     )
+
+
+def _require_config(path: Path) -> None:
+    """Refuse a folder in which there is no configuration."""
+    if path.is_dir() and not (path / CONFIG).exists():
+        raise ConfigError(f"there is no {CONFIG} in {path}; hint: {_offered(path)}")
+
+
+def _is_path(said: str) -> bool:
+    """Whether somebody means a file: it looks like one, or is in a folder that is there."""
+    path = Path(said)
+    is_within = len(path.parts) > 1 and path.parent.is_dir()
+    return is_within or path.suffix == ".json" or said.startswith(("/", "./", "../", "~"))
+
+
+def _nearby(path: Path) -> str:
+    """What is there in place of a path that is not: names like the first part that is missing."""
+    parent = next(one for one in path.parents if one.exists())
+    if not parent.is_dir():
+        return f"{parent} is a file"
+    missing = path.relative_to(parent).parts[0]
+    try:
+        every = {one.name.lower(): one for one in sorted(parent.iterdir())}
+    except OSError as error:
+        return f"{parent} cannot be read: {error.strerror}"
+    near = [every[name] for name in get_close_matches(missing.lower(), every, n=3)]
+    return f"did you mean {' or '.join(map(str, near))}?" if near else _offered(parent)
+
+
+def _offered(folder: Path) -> str:
+    """Files of a folder that may be configurations, the likeliest first, or that there are none."""
+    found = sorted(folder.glob("*.json"), key=lambda one: ("config" not in one.name, one.name))
+    if not found:
+        return f"a model goes by the path of its {CONFIG}, and there is no JSON file in {folder}"
+    more = f" and {len(found) - OFFERED} more" if len(found) > OFFERED else ""
+    return f"there is {', '.join(map(str, found[:OFFERED]))}{more}"
 
 
 def fields_of(name: str) -> dict[str, Any]:

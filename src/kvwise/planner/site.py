@@ -126,12 +126,15 @@ class Site:
         return _token_bytes(self.model, self.kept, self.snapshot_tokens)
 
     @property
+    def rank_token_bytes(self) -> float:
+        """Bytes of a token on one GPU: what ranks cannot share, each of them holds."""
+        return _token_bytes(_rank(self.model, self.gpus), self.kept, self.snapshot_tokens)
+
+    @property
     def device_tokens(self) -> float:
         """Tokens whose KV fits beside the weights, on all hosts."""
-        rank = _rank(self.model, self.gpus)
         left = HBM_SHARE * self.hbm_bytes - self.model.weights * self.weight_bytes / self.gpus
-        each = _token_bytes(rank, self.kept, self.snapshot_tokens)
-        return self.hosts * max(0.0, left) / each
+        return self.hosts * max(0.0, left) / self.rank_token_bytes
 
     @property
     def memory_tokens(self) -> float:

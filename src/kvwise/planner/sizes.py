@@ -15,7 +15,7 @@ from kvwise.planner.demand import Demand
 from kvwise.planner.site import Decision, Site, Verdict, size_text, usd
 
 MEMORY_MOST_BYTES = 2e12
-"""What hosts of several GPUs are sold with: more than that is for the user to ask for."""
+"""What hosts of several GPUs are sold with: more than that is weighed where the user gives it."""
 
 GB = 1e9
 
@@ -97,8 +97,8 @@ def told(site: Site, found: Weighed, memory: Decision, disk: Decision) -> tuple[
     less_usd = taken.net_usd - given.net_usd
     drives = f" with {site.drives} x {site.drive.name}" if given.has_drives else ""
     why = (
-        f"{memory.why}; that is {size_text(taken.host_bytes)} in each host, since "
-        f"{size_text(given.host_bytes)}{drives} would save {usd(less_usd)} a month less"
+        f"{memory.why}; so much, since {size_text(given.host_bytes)} in each host{drives} would "
+        f"save {usd(less_usd)} a month less{_capped(taken, memory)}"
     )
     if given.has_drives and disk.verdict is not Verdict.YES:
         less = f"; in place of so much memory they would save {usd(less_usd)} a month less"
@@ -113,6 +113,13 @@ def _advice(given: Size, best: Size) -> str:
         f"; {size_text(best.host_bytes)} in each host{without} would save "
         f"{usd(best.net_usd - given.net_usd)} a month more: --dram {best.host_bytes / GB:.0f}GB"
     )
+
+
+def _capped(taken: Size, memory: Decision) -> str:
+    """That larger sizes were not looked at, where they might be better."""
+    if taken.host_bytes < MEMORY_MOST_BYTES or memory.numbers["share_of_hits"] >= below.ENOUGH:
+        return ""
+    return f"; more than {size_text(MEMORY_MOST_BYTES)} is weighed only if --dram gives it"
 
 
 def _between(least_bytes: float, most_bytes: float) -> Iterable[float]:
