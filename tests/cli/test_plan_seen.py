@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import pytest
@@ -21,6 +22,12 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 EXAMPLES_MAX = 6
 SHARED = ("plan", "--model", "qwen3-235b-a22b", "--gpu", "h200-sxm", "--hosts", "1", "--trace")
 """Four KV heads: eight GPUs hold each twice, and four of them once."""
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which help is as wide as it may be."""
+    monkeypatch.setenv("COLUMNS", "100")
 
 
 def test_help_is_listed_by_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,23 +55,31 @@ def test_help_says_who_needs_what(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[required]" not in page
 
 
+class Small(Sectioned):
+    """A command with one option."""
+
+    sections: ClassVar = {"One": ("one",)}
+    rest: ClassVar = "Rest"
+
+
 @pytest.mark.parametrize(
-    ("kind", "more", "said"),
+    ("one", "said"),
     [
-        (click.IntRange(0, 9), {}, "What."),
-        (click.IntRange(0, 9), {"required": True}, "What.  [required]"),
-        (click.FloatRange(0, 1e9), {"default": 4.0, "show_default": True}, "[default: 4.0]"),
-        (click.IntRange(1), {"required": True}, "What.  [required]"),
+        (click.Option(["--one"], type=click.IntRange(0, 9), help="What."), "What."),
+        (
+            click.Option(["--one"], type=click.IntRange(0, 9), help="What.", required=True),
+            "What.  [required]",
+        ),
+        (
+            click.Option(["--one"], type=click.FloatRange(0, 1), default=1.0, show_default=True),
+            "[default: 1.0]",
+        ),
+        (click.Option(["--one"], type=click.IntRange(1), help="What."), "What."),
+        (click.Option(["--one"], help="What  [a; b]."), "What  [a; b]."),
     ],
 )
-def test_help_without_ranges(kind: click.ParamType, more: dict[str, object], said: str) -> None:
+def test_help_without_ranges(one: click.Option, said: str) -> None:
     """Ranges are left to the message that refuses a value; everything else stays."""
-
-    class Small(Sectioned):
-        sections = {"One": ("one",)}  # noqa: RUF012  as a command has them
-        rest = "Rest"
-
-    one = click.Option(["--one"], type=kind, help="What.", **more)
     small = Small("small", params=[one])
     line = small.get_help(click.Context(small)).split("--one")[1].split("\n\n")[0]
 

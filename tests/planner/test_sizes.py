@@ -88,9 +88,7 @@ def test_memory_of_all_and_of_each() -> None:
     """Memory for all hits is shared by all hosts: each has its part, and the sum stays."""
     found = {}
     for hosts in (1, 2, 4):
-        site = replace(
-            small(), hosts=hosts, dram_bytes=1e13, drives=0, hbm_bytes=18e9 + 1e9 / hosts
-        )
+        site = replace(small(), hosts=hosts, dram_bytes=1e13, drives=0)
         found[hosts] = by_boundary(decide(site, chats(), {}))["dram"]
     whole = found[1].numbers["bytes"]
 

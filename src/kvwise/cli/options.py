@@ -99,7 +99,9 @@ class Sectioned(click.Command):
 
 def _without_range(said: str) -> str:
     """A line of help without the range of values."""
-    text, mark, extra = said.rpartition("  [")
+    text, mark, extra = said.rpartition("[")
+    if not mark or not extra.endswith("]"):
+        return said
     parts = extra.removesuffix("]").split("; ")
     kept = "; ".join(part for part in parts if not RANGE.fullmatch(part))
-    return f"{text}{mark}{kept}]" if mark and kept else text if mark else said
+    return f"{text}[{kept}]" if kept else text.rstrip()

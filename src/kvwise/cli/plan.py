@@ -84,8 +84,7 @@ def command(
 
     From reuse (prompts that never come back need no cache) over FP8 KV, the engine's own cache,
     memory and drives to a shared tier, a codec and a router: what each saves and costs in a month,
-    and what would change the verdict. Nothing waits for anything here: queues are for 'kvwise sim
-    --stack'.
+    and what would change the verdict. Nothing waits for anything here: for queues see 'kvwise sim'.
     """
     if said["list_hardware"]:
         return _list(said["hardware"], as_json=as_json)

@@ -92,18 +92,17 @@ planning = giving(
             required=True,
             type=click.Path(exists=True, path_type=Path),
             metavar="FILE",
-            help="Requests to plan for; give several files, or a folder, for one trace. "
-            "'kvwise trace make' makes one up.",
+            help="Requests to plan for; several files or a folder are one trace.",
         ),
         click.option(
             "--kv",
             type=click.Choice(["bf16", "fp8", "nvfp4"]),
-            help="How KV is kept.  [default: as the model's configuration says, else bf16]",
+            help="How KV is kept.  [default: as the model says, else bf16]",
         ),
         click.option(
             "--weights",
             type=click.Choice(list(WEIGHT_BYTES)),
-            help="How weights are kept.  [default: as the model's configuration says, else bf16]",
+            help="How weights are kept.  [default: as the model says, else bf16]",
         ),
         click.option(
             "--hosts",

@@ -62,9 +62,9 @@ def _require_config(path: Path) -> None:
 
 
 def _is_path(said: str) -> bool:
-    """Whether somebody means a file: it looks like one, or is in a folder that is there."""
+    """Whether somebody means a file: it looks like one, or what it is in is there."""
     path = Path(said)
-    is_within = len(path.parts) > 1 and path.parent.is_dir()
+    is_within = len(path.parts) > 1 and path.parent.exists()
     return is_within or path.suffix == ".json" or said.startswith(("/", "./", "../", "~"))
 
 
