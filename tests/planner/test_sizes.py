@@ -94,7 +94,7 @@ def test_memory_of_all_and_of_each() -> None:
 
     assert "in each" not in found[1].why
     for hosts in (2, 4):
-        assert found[hosts].numbers["bytes"] == pytest.approx(whole, rel=0.02)
+        assert found[hosts].numbers["bytes"] == pytest.approx(whole, abs=hosts * 1e9)
         each, both = re.findall(r"(\d+) GB", found[hosts].why)[:2]
         assert int(each) == pytest.approx(int(both) / hosts, abs=1)
         assert "in each host (" in found[hosts].why

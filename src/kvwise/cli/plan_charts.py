@@ -13,7 +13,7 @@ from kvwise.bench.chart import Bar, bar_chart
 from kvwise.bench.curves import Axis, Line, Mark, Range, line_chart, range_chart
 from kvwise.bench.page import table
 from kvwise.cli.plan_money import HEADS, bill_notes, bill_rows
-from kvwise.cli.plan_text import becomes_text, number_text, overlap_text
+from kvwise.cli.plan_text import becomes_text, number_text
 from kvwise.planner.site import LIFE_YEARS, size_text, usd
 
 DECADES = tuple(10.0**power for power in range(6, 19))
@@ -209,7 +209,7 @@ def cost_chart(told: Mapping[str, Any]) -> str:
         "<section><h2>What it costs</h2><p>GPU time of prompts in a month, hardware of the levels "
         "included, and for a million tokens of prompts.</p>"
         + bar_chart("USD a month for prompts", bars, "Without a cache, with one, with all.")
-        + f"{table(HEADS, lines)}{notes}<h3>Level by level</h3><p>{overlap_text(told)}</p>"
+        + f"{table(HEADS, lines)}{notes}<h3>Each level: they do not add up</h3>"
         + table(heads, rows)
         + "</section>"
     )

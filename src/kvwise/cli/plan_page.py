@@ -101,7 +101,8 @@ def _decisions(told: Mapping[str, Any]) -> str:
     cards = []
     for one in told["decisions"]:
         changes = "".join(
-            f"<br>{escape(change_text(change))}" for change in one["sensitivity"][:CHANGES_MOST]
+            f"<br>would be {escape(change_text(change))}"
+            for change in one["sensitivity"][:CHANGES_MOST]
         )
         cards.append(
             f"<article><h3>{escape(NAMES[one['boundary']])}<b>{escape(one['verdict'])}</b></h3>"
