@@ -48,7 +48,7 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         table.add_row(one["boundary"], verdict, escape(one["why"]))
     console.print(table)
     if overlap := overlap_text(told):
-        console.print(overlap, soft_wrap=True)
+        console.print(overlap)
     console.print()
     if told["bill"] is not None:
         _show_bill(told, console)
@@ -92,6 +92,7 @@ def _show_bill(told: Mapping[str, Any], console: Console) -> None:
     table.add_column(HEADS[0])
     for head in HEADS[1:]:
         table.add_column(head, justify="right", no_wrap=True)
+    console.print("what a month and a million tokens of prompts cost:", style="bold")
     *ways, saved = bill_rows(told)
     for row in ways:
         table.add_row(*row)
