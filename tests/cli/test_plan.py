@@ -171,6 +171,7 @@ def test_a_model_that_does_not_fit_has_no_bill(
 
     assert code == 1
     assert "this engine does not start" in out
+    assert "give more (--tp 4)" in " ".join(out.split())
     assert "a million tokens" not in out
     assert "The model does not fit" in (tmp_path / "plan.html").read_text()
     assert json.loads(ran(capsys, *asked, "--json")[1])["bill"] is None
@@ -282,6 +283,7 @@ def test_weights_as_the_model_says(
     for more, said in (((), "fp8"), (("--weights", "bf16"), "bf16")):
         _, out, _ = ran(capsys, *asked, *more)
         assert f"weights in {said}, KV in bf16 (" in out.splitlines()[0]
+        assert ("the engines need a checkpoint that is" in out) is bool(more)
 
 
 def test_gpus_without_a_link_are_noted(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:

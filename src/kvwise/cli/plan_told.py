@@ -23,7 +23,7 @@ from kvwise.planner.hardware import HOST_MEMORY, Hardware, Origin
 from kvwise.planner.oracle import Oracle, estimate_of
 from kvwise.planner.prefill import Prefill
 from kvwise.planner.sensitivity import KNOBS, others, swings
-from kvwise.planner.site import WEIGHT_BYTES, Decision, Site, Verdict
+from kvwise.planner.site import WEIGHT_BYTES, Decision, Site, Verdict, weights_of
 from kvwise.planner.sizes import sized
 from kvwise.planner.stack import Places, Stack, stack_of, toml
 
@@ -82,7 +82,7 @@ def told_of(plan: Plan) -> dict[str, Any]:
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(),
         "model": site.model.name,
-        "weights": {size: name for name, size in WEIGHT_BYTES.items()}[site.weight_bytes],
+        "weights": _weights(site),
         "kv": site.kept.kv.name.lower(),
         "token_bytes": site.token_bytes,
         "token_bytes_on_gpus": site.gpus * site.rank_token_bytes,
@@ -107,6 +107,11 @@ def told_of(plan: Plan) -> dict[str, Any]:
         "engine_flags": _engines(plan),
         "notes": [*_verdict_notes(plan), *_host_notes(plan, billed), *_basis_notes(plan)],
     }
+
+
+def _weights(site: Site) -> str:
+    """How weights are taken to be kept."""
+    return {size: name for name, size in WEIGHT_BYTES.items()}[site.weight_bytes]
 
 
 def _command() -> str:
@@ -265,6 +270,12 @@ def _basis_notes(plan: Plan) -> Iterator[str]:
             f"Memory is taken to give each GPU {site.dram.read_gb_per_s:g} GB/s ("
             f"{site.dram.about}): tier.{HOST_MEMORY}, {measured.read_gb_per_s:g} GB/s, is no "
             "slower."
+        )
+    published = weights_of(site.model)
+    if site.device_tokens and WEIGHT_BYTES[published] != site.weight_bytes:
+        yield (
+            f"Weights are taken to be {_weights(site)}, and {site.model.name} is published in "
+            f"{published}: the engines need a checkpoint that is, or a flag of theirs for it."
         )
     if site.model.state_bytes(site.kept):
         yield "The vLLM connector refuses models with recurrent states so far."

@@ -20,8 +20,11 @@ from kvwise.planner.sizes import sized, told, weighed
 
 REUSE_MIN = 0.02
 
-UNEQUAL = 0.015
-"""By so much shares of blocks and of computing differ where it is said why."""
+UNEQUAL = 2
+"""So many of a hundred lie between shares of blocks and of computing where it is said why."""
+
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+"""What is offered where a host has too few GPUs."""
 
 PARTS = (0.25, 0.5, 1.0)
 """Of the memory that each host might need, what is tried."""
@@ -144,7 +147,7 @@ def _reuse(site: Site, demand: Demand) -> Decision:
 
 def _unequal(reuse: float, part: float) -> str:
     """Why blocks and computing are not the same share, where they are not."""
-    if abs(part - reuse) < UNEQUAL:
+    if abs(round(100 * part) - round(100 * reuse)) < UNEQUAL:
         return ""
     return ": a token takes the longer the more there are before it, as it attends to all of them"
 
@@ -187,7 +190,9 @@ def _hbm(site: Site, demand: Demand, device: Saving) -> Decision:
     }
     if not site.device_tokens:
         least = ceil(site.model.weights * site.weight_bytes / (HBM_SHARE * site.hbm_bytes))
-        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give it more (--tp)"
+        enough = (one for one in RANKS if one >= least and not site.model.uneven(one))
+        asked = next((f"--tp {one}" for one in enough), "--tp")
+        why = f"the weights need {least} such GPUs, and a host has {site.gpus}: give more ({asked})"
         return Decision("hbm", Verdict.NO, why, numbers, "estimate")
     as_one = ", all hosts as one cache" if site.hosts > 1 else ""
     why = (
