@@ -15,10 +15,11 @@ from kvwise import cli
 from kvwise.cli.options import Sectioned
 from kvwise.cli.plan import command
 from tests.cli.test_plan import chats, ran
+from tests.sim.trace.support import published
 
 __all__ = ["chats"]
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES_MAX = 6
 SHARED = ("plan", "--model", "qwen3-235b-a22b", "--gpu", "h200-sxm", "--hosts", "1", "--trace")
 """Four KV heads: eight GPUs hold each twice, and four of them once."""
@@ -136,24 +137,44 @@ def test_shares_that_differ_are_explained(
     assert reuse["why"].endswith("as it attends to all of them")
 
 
-def test_the_front_page_shows_what_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SOCKET = re.compile(r"/\S+/kvwise\.sock")
+"""Where a daemon listens depends on who asks."""
+
+
+def shown_in(page: Path, out: str) -> str:
+    """What a page says that a plan prints, and does not; empty where all of it is in its order."""
+    block = re.search(r"^\$ kvwise plan .+\n((?:.*\n)+?)```$", page.read_text(), re.MULTILINE)
+    assert block is not None
+    printed = SOCKET.sub("SOCKET", "\n".join(line.rstrip() for line in out.splitlines()))
+    parts, at = re.split(r"^ *\.\.\.$\n", SOCKET.sub("SOCKET", block[1]), flags=re.MULTILINE), 0
+    assert len(parts) > 1
+    for part in parts:
+        at = printed.find(part.strip("\n"), at)
+        if at < 0:
+            return part
+    return ""
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "plan.md"])
+def test_pages_show_what_is_printed(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The plan in the README is what its commands print, but for what dots stand for."""
+    """The plan on a page is what its command prints, but for what dots stand for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    made = re.search(r"^kvwise (trace make .+)$", README, re.MULTILINE)
-    shown = re.search(r"^\$ kvwise (plan .+)\n((?:.*\n)+?)```$", README, re.MULTILINE)
-    assert made is not None
-    assert shown is not None
-    assert ran(capsys, *shlex.split(made[1]))[0] == 0
-    code, out, _ = ran(capsys, *shlex.split(shown[1]))
-    printed = [line.rstrip() for line in out.splitlines()]
-    parts = re.split(r"^ *\.\.\.$\n", shown[2], flags=re.MULTILINE)
+    text = page.read_text()
+    asked = re.search(r"^\$ kvwise (plan .+)$", text, re.MULTILINE)
+    made = re.search(r"^kvwise (trace make .+)$", text, re.MULTILINE)
+    assert asked is not None
+    words = shlex.split(asked[1])
+    if made is not None:
+        assert ran(capsys, *shlex.split(made[1]))[0] == 0
+    else:
+        (tmp_path / words[-1]).symlink_to(published(words[-1]))
+    code, out, _ = ran(capsys, *words)
 
     assert code == 0
-    assert len(parts) > 1
-    text, at = "\n".join(printed), 0
-    for part in parts:
-        at = text.find(part.strip("\n"), at)
-        assert at >= 0, part
+    assert shown_in(page, out) == ""
