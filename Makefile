@@ -4,6 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
+# Two processes, each with whole files of tests; those that take longest come first.
+ABREAST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 # One quiet line for each step; its output appears when it fails.
 define step
 @printf '%-22s' '$(1)'; \
@@ -21,10 +24,10 @@ demo: environment  ## run a real engine with and without the cache, and write de
 	@$(BIN)/kvwise demo
 
 test: environment static engine  ## everything that must hold before a change lands, real engine included
-	@KVWISE_REQUIRE_ENGINE=1 $(BIN)/pytest
+	@KVWISE_REQUIRE_ENGINE=1 $(BIN)/pytest $(ABREAST)
 
 check: environment static  ## static checks and the quick tests, without an engine
-	@$(BIN)/pytest -m 'not engine and not slow'
+	@$(BIN)/pytest $(ABREAST) -m 'not engine and not slow'
 
 bench: environment  ## measure the install and the tiers, beside yardsticks of the same minute
 	@$(BIN)/python bench/install.py

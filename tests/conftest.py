@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -35,3 +36,18 @@ def pytest_configure() -> None:
     """Take Ctrl-C as usual where a background job was told to ignore it: children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the work, begin with the files that take longest.
+
+    A file is worked on by one process. One that is begun last would leave the others idle, so
+    those with most engine tests come first, then those with slow ones; the rest stays shuffled.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    counts = {
+        mark: Counter(item.path for item in items if item.get_closest_marker(mark))
+        for mark in ("engine", "slow")
+    }
+    items.sort(key=lambda item: [-count[item.path] for count in counts.values()])

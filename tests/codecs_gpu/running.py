@@ -50,7 +50,7 @@ def run_cases(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=380,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

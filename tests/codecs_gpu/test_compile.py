@@ -8,7 +8,7 @@ import pytest
 
 from tests.codecs_gpu.running import run_cases
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_kernels_compile_for_real_gpus(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ KEPT = {f"{mode}|bf16|{name}" for mode in MODES for name in ("noise", "small", "
 KEPT |= {"fixed|e4m3|narrow", "fixed|e5m2|narrow"}
 """What does not shrink, by a block at least."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def like_kv(elements: int) -> NDArray[np.float32]:

@@ -27,7 +27,7 @@ TENSOR = 3072
 KV = Elements(Kind.BF16, TENSOR, 3, 64)
 ODD = Elements(Kind.BF16, 5001, 1, 5001)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def numbers(kind: Kind, count: int) -> bytes:

@@ -20,7 +20,7 @@ KERNEL = "kernel_cases.py"
 DEVICE = "device_cases.py"
 COUNT = 30
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def run_cases(python: Path, cache: Path, script: str, *arguments: str) -> dict[s
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=380,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
