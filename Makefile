@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-# Two processes, each with whole files of tests; those that take longest come first.
-ABREAST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Two processes share the tests; tests/conftest.py says how.
+ABREAST := --numprocesses 2 --no-loadscope-reorder
 
 # One quiet line for each step; its output appears when it fails.
 define step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,9 @@ KEPT = {
     "KVWISE_TRITON_PYTHON",
 }
 """They say where things are; any other KVWISE_ variable would change a configuration."""
+
+ENGINES = "tests/engines/"
+"""Ranks spin while they wait, and daemons beside them have to answer in time."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +45,8 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the work, begin with the files that take longest.
 
-    A file is worked on by one process. One that is begun last would leave the others idle, so
-    those with most engine tests come first, then those with slow ones; the rest stays shuffled.
+    One that is begun last would leave the other processes idle, so files with most engine tests
+    come first, then those with slow ones; the rest stays shuffled.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -51,3 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in ("engine", "slow")
     }
     items.sort(key=lambda item: [-count[item.path] for count in counts.values()])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay in one process, and so do all engines that have deadlines to keep."""
+    from xdist.scheduler import LoadFileScheduling
+
+    made: Any = LoadFileScheduling(config, log)
+    file_of = made._split_scope
+    made._split_scope = lambda test: ENGINES if test.startswith(ENGINES) else file_of(test)
+    return made

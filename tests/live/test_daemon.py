@@ -6,6 +6,7 @@ import os
 import pty
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -163,8 +164,10 @@ def test_a_frozen_daemon_costs_one_timeout(config: Config, tmp_path: Path) -> No
             with pytest.raises(CacheUnavailable):
                 client.ask(question(prompt(1, 3)))
             times.append(time.monotonic() - begin)
-        assert times[0] < 1.0
-        assert sum(times[1:]) < 0.5
+        waits = [seconds for seconds in times if seconds > 0.2]
+        assert times[0] < 5.0
+        assert len(waits) <= 1 + sum(times) // RETRY_S
+        assert statistics.median(times) < 0.0025
 
         daemon.send(signal.SIGCONT)
 
@@ -232,11 +235,13 @@ def test_a_dead_daemon_costs_nothing_between_tries(config: Config, tmp_path: Pat
         daemon.end(signal.SIGKILL)
         time.sleep(2 * PEEK_NS / 1e9)
         assert client.progress(grant.lease)[1]
-        begin = time.monotonic()
+        times = []
         for _ in range(100):
+            begin = time.monotonic()
             with pytest.raises(CacheUnavailable):
                 client.ask(question(prompt(1, 3)))
-        assert time.monotonic() - begin < 0.5
+            times.append(time.monotonic() - begin)
+        assert statistics.median(times) < 0.005
         client.close()
 
 

@@ -112,9 +112,7 @@ def test_a_peer_that_does_not_read_is_not_waited_for(config: Config, running: Da
         with pytest.raises(TimeoutError):
             sock.sendall(bytes(wire.pack(Status())) * 200_000)
 
-        begin = time.monotonic()
-        client.status()
-        assert time.monotonic() - begin < 1.0
+        client.status()  # or it raises, after its timeout
 
         sock.settimeout(10)
         assert sock.recv(1 << 16)

@@ -272,7 +272,7 @@ def _client_timeout(folder: Path) -> None:
             begin = time.monotonic()
             with pytest.raises(CacheUnavailable):
                 client.status()
-            assert 0.15 < time.monotonic() - begin < 1.0
+            assert 0.15 < time.monotonic() - begin < 4.0  # where the daemon's own says 5
         client.close()
 
 
