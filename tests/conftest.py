@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,10 +37,17 @@ def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def pytest_configure() -> None:
-    """Take Ctrl-C as usual where a background job was told to ignore it: children inherit that."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Take Ctrl-C as usual where a background job was told to ignore it: children inherit that.
+
+    Folders of one of several processes have names as short as those of one alone: sockets lie in
+    them, and the path of one is limited to 107 bytes.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        place = Path(config.option.basetemp)
+        config.option.basetemp = str(place.with_name(place.name.removeprefix("popen-gw")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -33,7 +33,7 @@ client.close()
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A configuration whose embedded daemon lives in a runtime directory of its own."""
-    runtime = tmp_path / "run"
+    runtime = tmp_path / "r"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     return small(tmp_path, disk=True, serve_linger_s=0.2, serve_metrics="127.0.0.1:9761")
