@@ -119,7 +119,7 @@ def test_writes_are_told_with_their_hits(trace: Path, capsys: pytest.CaptureFixt
 def test_the_example_on_the_page_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the published conversation trace, the page shows the line that is printed."""
     path = published("mooncake_conversation_trace.jsonl.gz")
-    _, out, _ = ran(capsys, "--trace", path, "--capacity-tokens", "3M")
+    _, out, _ = ran(capsys, "--trace", path, "--capacity-tokens", "3M", "--policy", "lru")
     line = next(line for line in out.splitlines() if line.startswith("lru"))
 
     assert line.split() in [shown.split() for shown in PAGE.read_text().splitlines()]

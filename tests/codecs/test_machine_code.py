@@ -18,7 +18,10 @@ from kvwise.codecs.forms import Codecs
 from kvwise.core.elements import Coding, Elements, Form, Kind
 from kvwise.errors import BugError
 
-pytestmark = pytest.mark.skipif(not forms.at_hand(), reason="Numba is not installed")
+pytestmark = [
+    pytest.mark.skipif(not forms.at_hand(), reason="Numba is not installed"),
+    pytest.mark.timeout(600),  # the compiler gives way to whoever else is busy
+]
 
 READ = """
 import sys
@@ -61,7 +64,7 @@ def found(home: Path, *kinds: str) -> list[str]:
     """What a process of its own says that only loads, and has its home elsewhere."""
     env = {**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", READ, *kinds]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=True)
     return done.stdout.splitlines()
 
 
@@ -70,7 +73,7 @@ def compiled(home: Path, word: str) -> None:
     command = [sys.executable, "-m", compiler.__name__, word]
     env = {**os.environ, "HOME": str(home)}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as child:
-        assert child.wait(100) == 0
+        assert child.wait(280) == 0
 
 
 def test_loops_that_close_over_something_are_kept_each_for_itself(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_a_compiler_that_nobody_waits_for_leaves(tmp_path: Path) -> None:
     """Its standard input ends at once, as it does when a daemon dies."""
     command = [sys.executable, "-m", compiler.__name__, "dense:bf16"]
     env = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=280, check=False)
     assert done.returncode == compiler.EXIT_ALONE
 
 

@@ -31,7 +31,7 @@ START_S = 120.0
 ANSWER_S = 60.0
 SETTLE_S = 10.0
 CLIENT_S = 1.0
-EQUIP_S = 150.0
+EQUIP_S = 280.0
 THREADS = 10
 """Of a daemon: main, tick, four workers, three helpers for reads and one for writes."""
 

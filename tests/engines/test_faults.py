@@ -49,7 +49,7 @@ from tests.engines.fault_stage import (
 from tests.engines.rig import LONG
 from tests.engines.support import Processes
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 COMPUTE_S = 5.0
 """Far more than computing a prompt takes, even on a busy machine."""

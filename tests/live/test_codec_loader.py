@@ -21,10 +21,13 @@ from kvwise.live.store import Store
 from tests.live.support import eventually, prompt, settings, thread_daemon
 from tests.live.test_codecs import KV, RAW, coding, fill, payloads
 
-pytestmark = pytest.mark.skipif(not forms.at_hand(), reason="Numba is not installed")
+pytestmark = [
+    pytest.mark.skipif(not forms.at_hand(), reason="Numba is not installed"),
+    pytest.mark.timeout(600),  # the compiler gives way to whoever else is busy
+]
 
 CODINGS = {Coding.FIXED: forms.WARM}
-WAIT_S = 60.0
+WAIT_S = 280.0
 
 
 class Missing(Codecs):
