@@ -138,6 +138,31 @@ def test_a_young_bucket_that_runs_dry_raises_the_price() -> None:
     assert prices[0] > prices[1] > 0
 
 
+def test_what_a_young_bucket_was_offered_is_soon_forgotten() -> None:
+    """Ten minutes of many offers that are worth much set no price for the rest of the day."""
+    governor, passed = Governor(DAY_S * OBJECT), 0
+    governor.restore(0, Balance())
+    for second in range(1, 12_000):
+        is_early = second <= 600
+        worth_s, count = (9.0, 100) if is_early else (1.0, 1)
+        count = governor.offer(second * NS_PER_S, count * worth_s, OBJECT, count)
+        governor.spend(count * OBJECT)
+        passed += count * (second > 9_000)
+    assert passed > 0.8 * 3000
+
+
+@given(st.lists(st.floats(0.1, 4 * DAY_S), min_size=1, max_size=30))
+def test_a_memory_spans_no_more_than_has_passed(steps_s: list[float]) -> None:
+    """In steps of any length, a memory is at least a third as long as time has, or as a day."""
+    governor, now_s = Governor(1000), 0.0
+    governor.pass_time(0)
+    for step_s in steps_s:
+        now_s += step_s + 1
+        governor.pass_time(round(now_s * NS_PER_S))
+        most_s = min(now_s, DAY_S)
+        assert most_s / 3 < governor.balance().span_s < most_s * (1 + 1e-9)
+
+
 def test_equals_share_the_budget() -> None:
     """Where all is worth the same a share passes, and it is the first part of each offer."""
     governor, passed = Governor(1000 * OBJECT), 0

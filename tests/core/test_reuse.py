@@ -14,8 +14,9 @@ from kvwise.core.ghost import Ghost
 from kvwise.core.hazards import Hazards, bucket_of
 from kvwise.core.index import NONE, Index
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
-from kvwise.core.reuse import LENGTHS, SPACES_MAX, TURNS_MAX, About, Reuse
+from kvwise.core.reuse import FOREVER_S, LENGTHS, SPACES_MAX, TURNS_MAX, About, Reuse
 from kvwise.core.uses import Way
+from kvwise.core.world import BrainConfig
 from kvwise.units import NS_PER_S
 
 CLIENT = 1
@@ -421,6 +422,23 @@ def test_a_last_chunk_that_no_next_turn_has_is_told_apart(cache: Cache, *, kept:
     assert [count for count, _ in parts[-2:]] == [2, 1]
     assert chances[0] > 0.9
     assert chances[1] < 0.05
+
+
+def test_at_first_a_last_chunk_is_taken_to_come_back_less(cache: Cache) -> None:
+    """Before anything is known it is expected to go before what is new, but is not given up."""
+    (_, new), (_, last) = cache.request("a", prompt(1, 2))
+    chances = [cache.reuse.chance(stamp, FOREVER_S) for stamp in (new, last)]
+    assert chances[0] > 4 * chances[1] > 4 * BrainConfig(1, ()).chance_min
+
+
+def test_a_few_uses_outweigh_what_was_taken_at_first(cache: Cache) -> None:
+    """Where last chunks do come back, five of them are enough to expect it."""
+    for number in range(5):
+        cache.request(f"{number}a", prompt(number))
+        cache.wait(5)
+        cache.request(f"{number}b", prompt(number))
+    (*_, (_, stamp)) = cache.request("last", prompt(1_000_000))
+    assert cache.reuse.chance(stamp, 60) > 0.3
 
 
 def test_what_was_here_is_told_from_what_is_new(cache: Cache) -> None:

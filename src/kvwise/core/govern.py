@@ -31,6 +31,13 @@ FIRST_DAYS = 1 / 24
 """What a bucket without a past begins with."""
 
 MEMORY_S = float(DAY_S)
+FADE_SPANS = 2.0
+"""A memory forgets within a day, and while it is young within so many times what it spans, so that
+what was offered before much was known sets no price for the rest of the day."""
+
+FADE_S_MIN = 60.0
+"""But never faster than that."""
+
 MEMORY_S_MIN = 3600.0
 """What was written in the first minutes is believed to have taken so long: a burst is no pace."""
 
@@ -100,7 +107,11 @@ class _Price:
 
 @dataclass(slots=True)
 class _Memory:
-    """What was offered, by class, and written, over the last day; older things count less."""
+    """What was offered, by class, and written, over the last day; older things count less.
+
+    Attributes:
+        span_s: seconds that it spans: the weights of all seconds past, summed.
+    """
 
     span_s: float = 0.0
     written_bytes: float = 0.0
@@ -108,8 +119,10 @@ class _Memory:
 
     def age(self, seconds: float) -> None:
         """Time passes."""
-        keep = math.exp(-seconds / MEMORY_S)
-        self.span_s = self.span_s * keep + MEMORY_S * (1 - keep)
+        fade_s = max(FADE_SPANS * self.span_s + seconds, FADE_S_MIN)
+        memory_s = min(fade_s, MEMORY_S)
+        keep = math.exp(-seconds / memory_s)
+        self.span_s = self.span_s * keep + memory_s * (1 - keep)
         self.written_bytes *= keep
         for place in self.offered_bytes:
             self.offered_bytes[place] *= keep

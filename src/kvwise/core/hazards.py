@@ -58,11 +58,13 @@ def bucket_of(age_s: float) -> int:
 class _Counts:
     """What a class was known from when it learned last; what follows is worked out when asked."""
 
-    __slots__ = ("_around", "_hazards", "_hits", "_risks")
+    __slots__ = ("_around", "_hazards", "_hits", "_prior", "_risks")
 
-    def __init__(self, hits: list[float], risks: list[float], around: _Counts | None) -> None:
+    def __init__(
+        self, hits: list[float], risks: list[float], around: _Counts | None, prior: float
+    ) -> None:
         """Hits and risks by bucket, and those of the class around it, if any, at that time."""
-        self._hits, self._risks, self._around = hits, risks, around
+        self._hits, self._risks, self._around, self._prior = hits, risks, around, prior
         self._hazards: list[float] | None = None
 
     def hazards(self) -> list[float]:
@@ -72,7 +74,8 @@ class _Counts:
         hits, risks = self._hits, self._risks
         around = self._around.hazards() if self._around is not None else _GUESSES
         expected = sum([risk * hazard for risk, hazard in zip(risks, around, strict=True)])
-        weight = _PRIOR * min((sum(hits) + _DOUBT) / (expected + _DOUBT), _FACTOR_MAX)
+        times = (sum(hits) + _DOUBT * self._prior) / (expected + _DOUBT)
+        weight = _PRIOR * min(times, _FACTOR_MAX)
         self._hazards = found = [
             (hit + weight * hazard) / (risk + _PRIOR)
             for hit, risk, hazard in zip(hits, risks, around, strict=True)
@@ -97,15 +100,25 @@ class Hazards:
         risks: what came into each bucket, of it and of the classes around it.
     """
 
-    def __init__(self, number: int = 0, around: Hazards | None = None) -> None:
-        """Nothing is known beyond what is of the class around it, if any."""
+    def __init__(self, number: int = 0, around: Hazards | None = None, prior: float = 1.0) -> None:
+        """Nothing is known beyond what is of the class around it, if any.
+
+        Args:
+            number: see above.
+            around: the class around it.
+            prior: how much more often than the class around it this one is taken to be used,
+                before it has shown otherwise.
+        """
         self.number = number
+        self._prior = prior
         self._around = around
         self._hits = [0.0] * BUCKETS
         self._risks = [0.0] * BUCKETS
         self.risks: tuple[list[float], ...] = (self._risks, *(around.risks if around else ()))
         self._learned = 0
         self.counts: _Counts | None = around.counts if around else None
+        if prior != 1:
+            self.counts = _Counts([*self._hits], [*self._risks], self.counts, prior)
         self._rate: float | None = around.rate if around else 1 / _USUAL_S
         self._density: list[float] = []
         self._within: list[float] = []
@@ -133,7 +146,8 @@ class Hazards:
         hits = [fade * share for share in self._hits]
         risks = [fade * share for share in self._risks]
         self._hits[:], self._risks[:] = hits, risks
-        self.counts = _Counts(hits, risks, self._around.counts if self._around else None)
+        around = self._around.counts if self._around else None
+        self.counts = _Counts(hits, risks, around, self._prior)
         self._rate = None
         self._density = self._within = []
 

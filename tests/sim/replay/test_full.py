@@ -139,6 +139,7 @@ def test_a_prompt_comes_back_from_drives() -> None:
         engine={"count": 1},
         device={"kv_tokens": 4 * TOKENS},
         dram={"size": 6 * OBJECT_BYTES},
+        brain={"eviction": "lru"},
     )
     found = ran(tape, machines, ALWAYS)
     read_s = 1e-4 + 2 * OBJECT_BYTES / 28e9
@@ -156,7 +157,7 @@ def test_a_prompt_comes_back_over_the_network() -> None:
     tape = with_outputs(tape_of(trace_of(prompts, TOKENS)), 1, 1, 1, 1)
     rates = {"size": "1TB", "read_bytes_per_s": "50GB", "write_bytes_per_s": "50GB"}
     sections = {**SECTIONS, "network": rates, "dram": {"size": 6 * OBJECT_BYTES}}
-    sections |= {"engine": {}, "device": {"kv_tokens": 4 * TOKENS}}
+    sections |= {"engine": {}, "device": {"kv_tokens": 4 * TOKENS}, "brain": {"eviction": "lru"}}
     del sections["disk"]
     found = ran(tape, stack_of(sections, "made"), ALWAYS)
     read_s = 1e-3 + 2 * OBJECT_BYTES / 50e9
@@ -189,6 +190,7 @@ def test_two_engines_that_want_the_same_read_it_once() -> None:
         engine={"count": 2, "routing": "in-turn"},
         device={"kv_tokens": 4 * TOKENS},
         dram={"size": 6 * OBJECT_BYTES},
+        brain={"eviction": "lru"},
     )
     found = ran(replace(tape, arrival_ns=arrivals), machines, ALWAYS)
 
