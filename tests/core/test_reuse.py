@@ -428,7 +428,7 @@ def test_at_first_a_last_chunk_is_taken_to_come_back_less(cache: Cache) -> None:
     """Before anything is known it is expected to go before what is new, but is not given up."""
     (_, new), (_, last) = cache.request("a", prompt(1, 2))
     chances = [cache.reuse.chance(stamp, FOREVER_S) for stamp in (new, last)]
-    assert chances[0] > 4 * chances[1] > 4 * BrainConfig(1, ()).chance_min
+    assert chances[0] > 3 * chances[1] > 15 * BrainConfig(1, ()).chance_min
 
 
 def test_a_few_uses_outweigh_what_was_taken_at_first(cache: Cache) -> None:

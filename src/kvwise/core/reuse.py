@@ -40,10 +40,11 @@ SPACES_MAX = 8
 FEWER = {5: 4, 4: 2, 2: 1, 1: 0}
 """How many of so many names the class around a class has: way, turn, length, namespace, pause."""
 
-PRIORS = {Way.SEEN: 3.0, Way.LAST: 0.05}
+PRIORS = {Way.SEEN: 3.0, Way.LAST: 0.2}
 """How often blocks used in a way are taken to be used again, beside all others, before that is
 known. What came back once is likely to come back again, and the last block of a prompt is often not
-whole; yet a few uses outweigh what is taken here."""
+whole; yet a few uses outweigh what is taken here, and a last block begins far above the least
+chance that is kept, or first prompts would miss their ends."""
 
 _LEARN_EACH = 2
 """Classes that are brought up to date with each request."""
