@@ -7,7 +7,10 @@ most valuable blocks and not to the first that come.
 
 The price needs no model of the workload. Offers are counted by worth, in seconds saved per byte,
 and forgotten over a day; the price is where the best of them fill the budget. While writes run
-ahead, the bucket is low and less is let through; while they fall behind, more.
+ahead, the bucket is low and less is let through; while they fall behind, more. That is where as
+much comes as came before. Where it no longer does, because another worth was learned or others ask,
+nothing would pass at the price of yesterday; so while the bucket is nearly full, and less passes
+than should, the price eases.
 """
 
 from __future__ import annotations
@@ -58,6 +61,17 @@ STEER = 2.0
 between is half of it. For a governor that remembers less than a day, full is what it could save in
 that time: it would save at first what it may spend, or run dry long before the level told."""
 
+NEARLY_FULL = 0.25
+"""From so far above its usual level on, in parts of what it holds, a bucket is nearly full."""
+
+EASE_SPANS = 0.25
+EASE_MAX = 5.0
+"""A nearly full bucket through which nothing passes lets e times more through for each such part of
+what is remembered, and at most e**EASE_MAX times."""
+
+EASE_STEP_MAX = 0.25
+"""But one pause between offers says no more than this, for nothing could pass in it."""
+
 STAY_S_MAX = 30.0 * DAY_S
 LIFE_YEARS_MAX = 1000.0
 YEAR_DAYS = 365.25
@@ -98,11 +112,19 @@ def pace_per_day(balance: Balance) -> float:
 
 @dataclass(slots=True)
 class _Price:
-    """Where the line is drawn: classes above `place` pass, and `share` of the bytes in it."""
+    """Where the line is drawn: classes above `place` pass, and `share` of the bytes in it.
+
+    Attributes:
+        set_ns: when it was drawn.
+        ease: logarithm of how many times more is let through than what was offered tells.
+        passed_bytes: what passed since it was drawn.
+    """
 
     place: int = 0
     share: float = 1.0
     set_ns: int | None = None
+    ease: float = 0.0
+    passed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -206,11 +228,12 @@ class Governor:
         price = self._price
         if price.set_ns is None or now_ns - price.set_ns >= STEP_NS:
             self._set_price(now_ns)
-        if place != price.place:
-            return payable if place > price.place else 0
-        owed_bytes = min(self._owed_bytes + price.share * total_bytes, self.burst_bytes)
-        passed = min(count, int(owed_bytes / size_bytes))
-        self._owed_bytes = owed_bytes - passed * size_bytes
+        passed = count if place > price.place else 0
+        if place == price.place:
+            owed_bytes = min(self._owed_bytes + price.share * total_bytes, self.burst_bytes)
+            passed = min(count, int(owed_bytes / size_bytes))
+            self._owed_bytes = owed_bytes - passed * size_bytes
+        price.passed_bytes += passed * size_bytes
         return min(passed, payable)
 
     def payable(
@@ -265,15 +288,16 @@ class Governor:
 
     def _set_price(self, now_ns: int) -> None:
         """Draw the line where the best of what was offered fills what may be written."""
-        price, memory = self._price, self._memory
-        price.set_ns, price.place, price.share = now_ns, 0, 1.0
+        price, memory, was_bound = self._price, self._memory, self._price.place > 0
+        price.place, price.share = 0, 1.0
         if not self.per_day:
             return
         full_bytes = self.burst_bytes * max(memory.span_s, YOUNG_S) / MEMORY_S
         usual_bytes = full_bytes / 2
         beside = (self.level_bytes - usual_bytes) / full_bytes
-        steer = math.exp(STEER * min(max(beside, -0.5), 0.5))
-        left = self.per_day / DAY_S * steer
+        left = self.per_day / DAY_S * math.exp(STEER * min(max(beside, -0.5), 0.5))
+        self._ease(now_ns, left, is_stuck=was_bound and beside > NEARLY_FULL)
+        left *= math.exp(price.ease)
         spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
         span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))
         for place in sorted(memory.offered_bytes, reverse=True):
@@ -282,6 +306,17 @@ class Governor:
                 price.place, price.share = place, left / rate
                 return
             left -= rate
+
+    def _ease(self, now_ns: int, due_per_s: float, *, is_stuck: bool) -> None:
+        """Hold what passed since the line was drawn against what should have."""
+        price = self._price
+        since_ns = now_ns - price.set_ns if price.set_ns is not None else 0
+        missed_bytes = due_per_s * since_ns / 1e9 - price.passed_bytes
+        if is_stuck or missed_bytes < 0:
+            spans_s = EASE_SPANS * max(self._memory.span_s, YOUNG_S)
+            step = min(missed_bytes / (self.per_day / DAY_S * spans_s), EASE_STEP_MAX)
+            price.ease = min(max(price.ease + step, 0.0), EASE_MAX)
+        price.set_ns, price.passed_bytes = now_ns, 0
 
     @property
     def price(self) -> float:
