@@ -176,31 +176,6 @@ def test_prompts_have_the_length_that_was_asked_for_and_share_no_beginning() -> 
     assert len({prompt[0]["content"] for prompt in made}) == 20
 
 
-def _count_pieces(messages: list[Message]) -> int:
-    """A tokenizer that makes two tokens of longer words."""
-    words = [word for message in messages for word in message["content"].split()]
-    return 7 + sum(2 if len(word) > 5 else 1 for word in words)
-
-
-def test_all_prompts_have_the_same_length_where_words_are_more_than_one_token() -> None:
-    """One token less, and a block less is whole: another time for the same thing."""
-    prompts = Prompts(_count_pieces, 1_024, seed=1)
-    made = [prompts.next() for _ in range(50)]
-
-    assert {_count_pieces(prompt) for prompt in made} == {prompts.tokens}
-    assert abs(prompts.tokens - 1_024) <= 10
-    assert len({prompt[0]["content"] for prompt in made}) == 50
-
-
-def test_a_prompt_unlike_the_others_is_an_error() -> None:
-    """It would be measured as if it were one of them."""
-    lengths = iter([300, *[299, 301] * 100])
-    prompts = Prompts(lambda _: next(lengths), 300, seed=1)
-
-    with pytest.raises(EngineError, match="no other prompt of 300 tokens"):
-        prompts.next()
-
-
 def test_the_seed_chooses_the_prompts() -> None:
     """Another run of the same daemon would otherwise find them."""
     first, again, other = (Prompts(_count, 300, seed).next() for seed in (1, 1, 2))

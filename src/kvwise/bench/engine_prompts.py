@@ -24,19 +24,14 @@ _WORDS = (
     "kind", "head", "house", "service", "friend", "father", "power", "hour", "game", "line",
     "end", "member", "law",
 )  # fmt: skip
-_FIT_ROUNDS, _DRAWS = 4, 8
-"""How often words are added or taken away until a prompt fits, and how often others are drawn."""
+_FIT_ROUNDS = 4
 
 Count = Callable[[list[Message]], int]
 """How many tokens an engine makes of a conversation."""
 
 
 class Prompts:
-    """Prompts that nobody has sent before, one after the other.
-
-    A token more or less may decide whether a prompt ends in a whole block, and that how much of it
-    is left to compute when the blocks are there: a third of the time of a hit.
-    """
+    """Prompts that nobody has sent before, one after the other."""
 
     def __init__(self, count: Count, tokens: int, seed: int) -> None:
         """Find out how many words make `tokens` tokens.
@@ -44,13 +39,12 @@ class Prompts:
         Raises:
             EngineError: no number of words does, within one in a hundred.
         """
-        self._count = count
         self._seed = seed
         self._words = tokens
         self._made = 0
-        self.tokens = tokens
+        self.tokens = 0
         for _ in range(_FIT_ROUNDS):
-            self.tokens = count(self._conversation(0, 0, self._words))
+            self.tokens = count(self._conversation(0))
             if self.tokens == tokens:
                 return
             self._words = max(1, self._words + tokens - self.tokens)
@@ -58,25 +52,13 @@ class Prompts:
             raise EngineError(f"no prompt of {tokens} tokens can be made, only of {self.tokens}")
 
     def next(self) -> list[Message]:
-        """One more prompt.
-
-        Raises:
-            EngineError: what was drawn does not fit.
-        """
+        """One more prompt."""
         self._made += 1
-        for draw in range(_DRAWS):
-            words = self._words
-            for _ in range(_FIT_ROUNDS):
-                found = self._conversation(self._made, draw, words)
-                over = self._count(found) - self.tokens
-                if not over:
-                    return found
-                words = max(1, words - over)
-        raise EngineError(f"no other prompt of {self.tokens} tokens can be made")
+        return self._conversation(self._made)
 
-    def _conversation(self, number: int, draw: int, words: int) -> list[Message]:
+    def _conversation(self, number: int) -> list[Message]:
         """Prompt `number`: its first words already differ, so no block is shared with another."""
-        stream = hashlib.shake_128(f"{self._seed}:{number}:{draw}".encode()).digest(words)
-        text = " ".join(_WORDS[byte % len(_WORDS)] for byte in stream)
+        stream = hashlib.shake_128(f"{self._seed}:{number}".encode()).digest(self._words)
+        words = " ".join(_WORDS[byte % len(_WORDS)] for byte in stream)
         first = " ".join(_WORDS[byte % len(_WORDS)] for byte in stream[:8])
-        return [{"role": "system", "content": first}, {"role": "user", "content": text}]
+        return [{"role": "system", "content": first}, {"role": "user", "content": words}]
