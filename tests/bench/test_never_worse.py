@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvwise.bench.daemon import Daemon, DaemonOptions
-from kvwise.bench.never_worse import WAYS, Cell, Fixed, flip
+from kvwise.bench.never_worse import WAYS, Cell, Fixed, flip, notes_of
 from kvwise.bench.slow_serve import IDLE_NS, Link, Orders, Standing
 from kvwise.core.words import Choice, Decision, Why
 from kvwise.live.blocks import get, put
@@ -64,6 +64,15 @@ def test_where_loading_never_pays_there_is_no_break_even() -> None:
     row = cell(50.0, loads=False).row(slow)
     assert row["break_even_expected_mb_per_s"] is row["break_even_measured_mb_per_s"] is None
     assert flip([cell(50.0, loads=False)], slow)["loads_from_measured"] is None
+
+
+def test_prompts_that_are_stored_in_part_are_told() -> None:
+    """A chunk less is twice the time of a hit, under any policy: no difference between them."""
+    alike, other = cell(50.0, loads=True), cell(50.0, loads=True)
+    assert len(notes_of([alike, other])) == 1
+    other.decisions["load"] = [LOADED, replace(LOADED, match_tokens=968), LOADED]
+    assert other.row(FIXED)["found_tokens"] == [968, 1000]
+    assert "968 to 1000 tokens stored" in notes_of([alike, other])[-1]
 
 
 def test_what_was_left_in_memory_is_no_load_from_disk() -> None:
