@@ -7,10 +7,10 @@ most valuable blocks and not to the first that come.
 
 The price needs no model of the workload. Offers are counted by worth, in seconds saved per byte,
 and forgotten over a day; the price is where the best of them fill the budget. While writes run
-ahead, the bucket is low and less is let through; while they fall behind, more. That is where as
-much comes as came before. Where it no longer does, because another worth was learned or others ask,
-nothing would pass at the price of yesterday; so while the bucket is nearly full, and less passes
-than should, the price eases.
+ahead, the bucket is low and less is let through; while they fall behind, more. Where nearly all is
+worth the same, a worth that was learned to be a little less lies below the price as a whole, and
+nothing would pass for hours; so while the bucket is nearly full, and less passes than should, the
+price eases a little.
 """
 
 from __future__ import annotations
@@ -64,10 +64,13 @@ that time: it would save at first what it may spend, or run dry long before the 
 NEARLY_FULL = 0.25
 """From so far above its usual level on, in parts of what it holds, a bucket is nearly full."""
 
-EASE_SPANS = 0.25
-EASE_MAX = 5.0
+EASE_SPANS, EASE_MAX = 0.25, 5.0
 """A nearly full bucket through which nothing passes lets e times more through for each such part of
 what is remembered, and at most e**EASE_MAX times."""
+
+EASE_CLASSES = 1
+"""But nothing by so many classes worse, 6 to 12 % each: learned worth wanders by that much anyway.
+What is worth far less than what was offered before is no reason to give up waiting for that."""
 
 EASE_STEP_MAX = 0.25
 """But one pause between offers says no more than this, for nothing could pass in it."""
@@ -297,15 +300,21 @@ class Governor:
         beside = (self.level_bytes - usual_bytes) / full_bytes
         left = self.per_day / DAY_S * math.exp(STEER * min(max(beside, -0.5), 0.5))
         self._ease(now_ns, left, is_stuck=was_bound and beside > NEARLY_FULL)
-        left *= math.exp(price.ease)
+        eased, least = left * math.exp(price.ease), 0
         spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
         span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))
         for place in sorted(memory.offered_bytes, reverse=True):
             rate = memory.offered_bytes[place] / span_s
-            if rate > left:
-                price.place, price.share = place, left / rate
+            if not least and rate > left:
+                least = place - EASE_CLASSES
+            if least and place < least:
+                break
+            if rate > eased:
+                price.place, price.share = place, eased / rate
                 return
-            left -= rate
+            left, eased = left - rate, eased - rate
+        if least:
+            price.place, price.share = least - 1, 0.0
 
     def _ease(self, now_ns: int, due_per_s: float, *, is_stuck: bool) -> None:
         """Hold what passed since the line was drawn against what should have."""
