@@ -153,7 +153,7 @@ def test_what_a_young_bucket_was_offered_is_soon_forgotten() -> None:
 
 @pytest.mark.parametrize("hours", [0.5, 3, 24, 72])
 def test_a_bucket_does_not_stay_full_because_less_is_worth_as_much_as_before(hours: float) -> None:
-    """What is learned moves all worth by a twentieth: the price of before would let nothing through."""
+    """Learned worth sinks by a twentieth: at the price of before nothing would pass."""
     governor = Governor(DAY_S * OBJECT)
     governor.restore(0, Balance())
     begun_s = hours * HOUR_NS / NS_PER_S
