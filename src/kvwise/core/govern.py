@@ -69,7 +69,7 @@ EASE_SPANS, EASE_MAX = 0.25, 5.0
 what is remembered, and at most e**EASE_MAX times."""
 
 EASE_CLASSES = 1
-"""But nothing by so many classes worse, 6 to 12 % each: learned worth wanders by that much anyway.
+"""But nothing worse by more classes than this, of 6 to 12 % each: so far learned worth wanders.
 What is worth far less than what was offered before is no reason to give up waiting for that."""
 
 EASE_STEP_MAX = 0.25
