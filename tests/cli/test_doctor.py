@@ -211,6 +211,17 @@ def test_a_folder_of_everybody_warns(tmp_path: Path) -> None:
     assert f"chmod 700 {tmp_path}" in found.advice
 
 
+def test_a_folder_for_everybody_is_left_as_it_is(tmp_path: Path) -> None:
+    """Others would lose /tmp if its mode were changed as told."""
+    tmp_path.chmod(0o1777)
+
+    found = checks.check_socket(case(Host(), serve__socket=str(tmp_path / "s")))
+
+    assert found.grade is Grade.WARN
+    assert "chmod" not in found.advice
+    assert "directory of your own" in found.advice
+
+
 def test_a_taken_port_fails(tmp_path: Path) -> None:
     """A metrics address that somebody else has is found before the daemon is started."""
     with socket.socket() as taken:

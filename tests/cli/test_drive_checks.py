@@ -47,5 +47,8 @@ def test_doctor_reads_the_pace(tmp_path: Path) -> None:
     assert "last 2.5 years" in wear.seen
     assert "3.6 TiB may be written" in budget.seen
     (tmp_path / "disk" / NAME).write_bytes(b"rubbish")
-    assert "years" not in next(iter(check_drives(Case(config, host)))).seen
+    wear, _, file = check_drives(Case(config, host))
+    assert "years" not in wear.seen
+    assert (file.grade, NAME in file.seen) == (Grade.WARN, True)
+    assert "empty budget" in file.advice
     assert list(check_drives(Case(settings(tmp_path), host))) == []

@@ -205,6 +205,10 @@ def test_the_stack_of_the_page_runs(
         ),
         (["--writes", "--trace", str(SAMPLE["mooncake"])], "--dram-share: 0.03 of"),
         (["--writes", "--trace", str(SAMPLE["mooncake"]), "--budgets", "x"], "'x' is no number"),
+        *(
+            (["--writes", "--trace", str(SAMPLE["mooncake"]), "--disk-rate", rate], "--disk-rate")
+            for rate in ("inf", "-1", "14GB/s", "0")
+        ),
         (["--cell", "2048,1,1"], "--cell is for --grid, not"),
         (["--grid", "--cell", "2048,1"], "'2048,1' is no cell"),
         (["--grid", "--cell", "2048,0,1"], "clients"),

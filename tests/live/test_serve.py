@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -213,10 +215,39 @@ def test_explain_points_elsewhere(
     assert "--url, or an event log with --log" in capsys.readouterr().err
 
     (tmp_path / "kvwise").mkdir()
-    socket = tmp_path / "kvwise" / "embedded-0123.sock"
-    socket.touch()
+    listed = tmp_path / "kvwise" / "embedded-0123.sock"
+    listed.touch()
     assert cli.run(["explain"]) == 1
-    assert f"--url {socket}" in capsys.readouterr().err
+    assert f"--url {listed}" in capsys.readouterr().err
+
+
+def test_explain_draws_no_picture_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asked for a file is told that there is none."""
+    config, picture = settings(tmp_path), tmp_path / "seen.svg"
+    with thread_daemon(config):
+        asked = ["explain", "--url", config.socket_path, "--svg", str(picture)]
+        assert cli.run(asked) == 2
+
+    assert "there are no decisions" in capsys.readouterr().err
+    assert not picture.exists()
+
+
+def test_explain_tells_a_daemon_that_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The socket was named right, so naming it is no advice."""
+    path = tmp_path / "s"
+    with closing(socket.socket(socket.AF_UNIX)) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        assert cli.run(["explain", "--url", str(path)]) == 1
+
+    said = capsys.readouterr().err
+    assert "did not answer in time" in said
+    assert "hangs" in said
+    assert "--url" not in said
 
 
 def test_explain_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +284,7 @@ def test_a_log_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("arguments", "status", "words"),
     [
         (["--replay"], 2, "--log"),
+        (["--svg", "x.svg", "--json"], 2, "--svg draws what --json does not print"),
         (["-n", "0"], 2, "range"),
         (["-n", "9" * 30], 2, "range"),
         (["--url", "/nobody/here"], 1, "no daemon"),

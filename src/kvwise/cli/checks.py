@@ -208,7 +208,9 @@ def check_socket(case: Case) -> Finding:
         advice = "set serve.socket to a path in a directory of your own"
         return Finding("socket", Grade.FAIL, f"{folder} cannot be written", advice)
     if folder == path.parent and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        advice = f"`chmod 700 {folder}`, or set serve.socket to a path in a directory of your own"
+        advice = "set serve.socket to a path in a directory of your own"
+        if not status.st_mode & stat.S_ISVTX:  # else it is everybody's, as /tmp is
+            advice = f"`chmod 700 {folder}`, or {advice}"
         return Finding("socket", Grade.WARN, f"{folder} can be written by other users", advice)
     return Finding("socket", Grade.OK, f"{path}: free, no daemon is running")
 

@@ -23,11 +23,15 @@ def check_drives(case: Case) -> Iterator[Finding]:
     if not case.config.disk.paths:
         return
     drives = drives_under(case.config.disk.paths, case.host)
-    pace_bytes = _pace_bytes(case)
+    saved, damaged = read_all([Path(path) for path in case.config.disk.paths])
+    pace_bytes = pace_per_day(saved.balance) if saved is not None else 0.0
     for drive in drives:
         health = health_of(drive)
         yield check_wear(drive, health, case, pace_bytes / len(drives))
     yield check_budget(case, drives)
+    for path, why in damaged.items():
+        advice = "nothing, if the next start may begin with an empty budget; else bring it back"
+        yield Finding("write budget", Grade.WARN, f"{path} says nothing: {why}", advice)
 
 
 def check_wear(drive: Drive, health: Health, case: Case, pace_bytes: float) -> Finding:
@@ -70,9 +74,3 @@ def check_budget(case: Case, drives: tuple[Drive, ...]) -> Finding:
         " or write.per_day"
     )
     return Finding(name, Grade.WARN, seen, advice)
-
-
-def _pace_bytes(case: Case) -> float:
-    """Bytes a day that the store wrote lately, as its budget file says; 0 if that is not known."""
-    saved, _ = read_all([Path(path) for path in case.config.disk.paths])
-    return pace_per_day(saved.balance) if saved is not None else 0.0

@@ -27,6 +27,8 @@ from kvwise.live.events import Verdict, replay
 from kvwise.units import NS_PER_S, format_seconds
 
 TIMEOUT_S = 5.0
+
+_HUNG = "it runs but hangs, or was stopped: see its log, then end it and start another"
 LIMIT_MAX = 1_000_000
 REQUEST_CHARS_MAX = 72
 SVG_COLUMNS = 92
@@ -120,6 +122,8 @@ def command(  # noqa: PLR0913  one parameter for each option
         raise ConfigError("--replay needs an event log; hint: add --log FILE")
     if log is not None and (url or file):
         raise ConfigError("--log reads a file and asks no daemon; hint: leave out --url, --config")
+    if svg and as_json:
+        raise ConfigError("--svg draws what --json does not print; hint: leave out one of them")
     if verify and log is not None:
         verdict, _ = replay(log)
         print_verdict(verdict, as_json=as_json)
@@ -136,7 +140,9 @@ def command(  # noqa: PLR0913  one parameter for each option
     else:
         console = Console(record=True, width=SVG_COLUMNS) if svg else _console()
         _show(told, console, counts_back=log is not None)
-        if svg and told.decisions:
+        if svg and not told.decisions:
+            raise ConfigError(f"no picture in {svg}: there are no decisions; hint: ask an engine")
+        if svg:
             svg.write_text(_drawn(console, f"kvwise explain -n {limit}"), encoding="utf-8")
     return 0
 
@@ -217,7 +223,8 @@ def _ask(url: str, limit: int) -> _Told:
     try:
         client = Client(url, f"explain-{os.getpid()}", timeout_s=TIMEOUT_S)
     except CacheUnavailable as error:
-        error.add_note(_elsewhere())
+        is_hung = isinstance(error.__cause__, TimeoutError)
+        error.add_note(_HUNG if is_hung else _elsewhere())
         raise
     try:
         decisions = client.explain(limit)

@@ -120,9 +120,7 @@ def run_curves(
         as_json: whether it is shown as JSON.
     """
     profile, jobs = how
-    budgets, disk_rate = _budgets(said["budgets"]), parse_size(said["disk_rate"])
-    if disk_rate <= 0:
-        raise ConfigError("--disk-rate: nothing can be read at no rate; hint: 56GB")
+    budgets, disk_rate = _budgets(said["budgets"]), _rate(said["disk_rate"])
     with Terminal(Console(stderr=True)) as progress:
         trace = read(paths, options_of(reading), progress.now)
         tape = tape_of(trace)
@@ -184,6 +182,18 @@ def _silent(_text: str) -> None:
     """Show nothing."""
 
 
+def _rate(text: str) -> int:
+    """Bytes that a disk gives in a second."""
+    try:
+        rate = parse_size(text)
+    except (ValueError, OverflowError) as error:
+        hint = "the bytes of one second, as in 14GB"
+        raise ConfigError(f"--disk-rate: {text!r} is no size; hint: {hint}") from error
+    if rate <= 0:
+        raise ConfigError("--disk-rate: nothing can be read at no rate; hint: 56GB")
+    return rate
+
+
 def _budgets(text: str) -> list[float]:
     """Shares, each once, the largest first."""
     found = []
@@ -191,7 +201,8 @@ def _budgets(text: str) -> list[float]:
         try:
             share = float(part)
         except ValueError as error:
-            raise ConfigError(f"--budgets: {part!r} is no number; hint: {BUDGETS}") from error
+            hint = f"shares of what is written without a limit, as in {BUDGETS}"
+            raise ConfigError(f"--budgets: {part!r} is no number; hint: {hint}") from error
         if not 1e-6 <= share <= 1e3:
             raise ConfigError(f"--budgets: {part!r} is not from 0.000001 to 1000; hint: {BUDGETS}")
         found.append(share)
