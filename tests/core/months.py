@@ -14,6 +14,7 @@ from kvwise.core.brain import Brain
 from kvwise.core.govern import DAY_NS, Governor
 from kvwise.core.hints import Hints
 from kvwise.core.keys import KEY_BYTES, ROOT, chain_keys
+from kvwise.core.offers import Offer
 from kvwise.core.stores import Stores
 from kvwise.core.words import (
     Asked,
@@ -73,9 +74,9 @@ class Lottery(Governor):
         super().__init__(per_day)
         self._dice = dice
 
-    def offer(self, now_ns: int, value_s: float, size_bytes: int, count: int = 1) -> int:
+    def offer(self, now_ns: int, offer: Offer, *, is_early: bool = False) -> int:
         """One of five."""
-        return count if self._dice.chance(1 / OVERLOAD) else 0
+        return offer.count if self._dice.chance(1 / OVERLOAD) else 0
 
 
 @dataclass(slots=True)

@@ -19,10 +19,11 @@ from kvwise.core.govern import (
     LIFE_YEARS_MAX,
     YEAR_DAYS,
     Governor,
-    class_floor,
     life_years,
-    worth_class,
 )
+from kvwise.core.hazards import Hazards
+from kvwise.core.offers import Offer
+from kvwise.core.outlook import Kind
 from kvwise.sim.dice import Dice
 from kvwise.units import NS_PER_S
 from tests.core.months import BUDGET, CHANCES, DAYS, month
@@ -38,7 +39,7 @@ def drive(governor: Governor, per_day: float, days: float, dice: Dice) -> tuple[
         swing = 1 + 0.8 * math.sin(2 * math.pi * now_ns / DAY_NS)
         now_ns += int(DAY_NS / (per_day * swing) * 2 * dice.unit()) + 1
         value_s = 10 ** (4 * dice.unit() - 4)
-        if governor.offer(now_ns, value_s, OBJECT) and isinstance(
+        if governor.offer(now_ns, Offer(value_s, OBJECT)) and isinstance(
             governor.ask(now_ns, OBJECT), Admit
         ):
             governor.spend(OBJECT)
@@ -66,7 +67,7 @@ def test_no_limit() -> None:
     governor = Governor(0)
     governor.spend(10**15)
     assert governor.ask(0, 10**12) == Admit()
-    assert governor.offer(0, 1e-12, 10**12, 3) == 3
+    assert governor.offer(0, Offer(1e-12, 10**12, 3)) == 3
     assert governor.price == 0
 
 
@@ -98,20 +99,6 @@ def test_waiting_as_told_is_enough() -> None:
     assert governor.ask(1 + verdict.wait_ns, 500) == Admit()
 
 
-@given(st.floats(1e-18, 1e3), st.floats(1.0, 8.0))
-def test_classes_keep_the_order(worth: float, times: float) -> None:
-    """A greater worth is never in a lower class, and a class begins where it says."""
-    place = worth_class(worth)
-    assert worth_class(worth * times) >= place
-    assert class_floor(place) <= worth
-    assert worth_class(class_floor(place + 1)) == place + 1 or place == worth_class(1e9)
-
-
-def test_what_is_worth_an_eighth_more_is_told_apart() -> None:
-    """A price in coarser classes lets through by lot what could be chosen."""
-    assert len({worth_class(2**-20 * (1 + part / 8)) for part in range(8)}) == 8
-
-
 def test_a_price_rises_with_offers_and_falls_without() -> None:
     """Under five times the budget there is a price; when nothing is offered it goes away."""
     governor = Governor(1000 * OBJECT)
@@ -120,7 +107,7 @@ def test_a_price_rises_with_offers_and_falls_without() -> None:
     assert busy > 0
     for hour in range(48, 240):
         governor.pass_time(hour * HOUR_NS)
-    governor.offer(240 * HOUR_NS, 1.0, OBJECT)
+    governor.offer(240 * HOUR_NS, Offer(1.0, OBJECT))
     assert governor.price < busy
 
 
@@ -132,7 +119,7 @@ def test_a_young_bucket_that_runs_dry_raises_the_price() -> None:
         governor.restore(0, Balance())
         for second in range(1, 1200):
             for place in range(20):
-                governor.offer(second * NS_PER_S, 2.0 ** (place / 2), OBJECT)
+                governor.offer(second * NS_PER_S, Offer(2.0 ** (place / 2), OBJECT))
             governor.spend(int(is_spent * governor.level_bytes))
         prices.append(governor.price)
     assert prices[0] > prices[1] > 0
@@ -145,43 +132,89 @@ def test_what_a_young_bucket_was_offered_is_soon_forgotten() -> None:
     for second in range(1, 12_000):
         is_early = second <= 600
         worth_s, count = (9.0, 100) if is_early else (1.0, 1)
-        count = governor.offer(second * NS_PER_S, count * worth_s, OBJECT, count)
+        count = governor.offer(second * NS_PER_S, Offer(count * worth_s, OBJECT, count))
         governor.spend(count * OBJECT)
         passed += count * (second > 9_000)
     assert passed > 0.8 * 3000
 
 
 @pytest.mark.parametrize("hours", [0.5, 3, 24, 72])
-def test_a_bucket_does_not_stay_full_because_less_is_worth_as_much_as_before(hours: float) -> None:
-    """Learned worth sinks by a twentieth: at the price of before nothing would pass."""
-    governor = Governor(DAY_S * OBJECT)
+@pytest.mark.parametrize("left", [0.95, 0.7, 0.3])
+def test_a_kin_that_was_worth_more_holds_up_nothing(hours: float, left: float) -> None:
+    """It is learned that all that comes is used less: at the price of before nothing would pass."""
+    told, kin = [1.0], ((Hazards(), Kind()),)
+    governor = Governor(DAY_S * OBJECT, standing=lambda _: told[0])
     governor.restore(0, Balance())
     begun_s = hours * HOUR_NS / NS_PER_S
     highest, now_s = 0.0, 0.0
     while now_s < 2 * begun_s:
         now_s += begun_s / 5_000
-        value_s = 1.0 if now_s < begun_s else 0.95
+        told[0] = 1.0 if now_s < begun_s else left
         count = round(30 * begun_s / 5_000)
-        count = governor.offer(round(now_s * NS_PER_S), value_s * count, OBJECT, count)
+        offer = Offer(told[0] * count, OBJECT, count, kin)
+        count = governor.offer(round(now_s * NS_PER_S), offer)
         governor.spend(count * OBJECT)
         if now_s > 1.8 * begun_s:
             highest = max(highest, governor.level_bytes)
-    most = governor.burst_bytes * min(2 * begun_s / DAY_S, 1)
-    assert highest < 0.95 * most
+    assert highest < 0.5 * governor.burst_bytes * min(2 * begun_s / DAY_S, 1)
 
 
-def test_a_pause_eases_little() -> None:
-    """Hours in which nobody asks are none in which nobody asked for enough."""
+def test_a_full_bucket_has_no_price() -> None:
+    """What it earns is lost otherwise, however much better what came before was."""
     governor = Governor(DAY_S * OBJECT)
     governor.restore(0, Balance())
     for second in range(1, DAY_S, 10):
-        governor.spend(governor.offer(second * NS_PER_S, 400.0, OBJECT, 400) * OBJECT)
+        governor.spend(governor.offer(second * NS_PER_S, Offer(400.0, OBJECT, 400)) * OBJECT)
+    passed = []
+    for part in (0.5, 1.0):
+        governor.level_bytes = part * governor.burst_bytes
+        passed.append(governor.offer((DAY_S + round(2 * part)) * NS_PER_S, Offer(1.0, OBJECT, 400)))
+    assert passed == [0, 400]
+
+
+def test_a_reserve_is_as_large_as_others_are_better() -> None:
+    """Among equals a bucket is spent as it fills; where a few are worth far more it waits."""
+    levels = []
+    for best in (1.05, 20.0):
+        governor, dice = Governor(DAY_S * OBJECT), Dice(1)
+        governor.restore(0, Balance())
+        sums = 0.0
+        for second in range(1, 20_000):
+            value_s = best if dice.chance(0.05) else 1.0
+            count = governor.offer(second * NS_PER_S, Offer(value_s * 10, OBJECT, 10))
+            governor.spend(count * OBJECT)
+            sums += governor.level_bytes * (second > 10_000)
+        levels.append(sums / 10_000 / (governor.burst_bytes * 20_000 / DAY_S))
+    assert 4 * levels[0] < levels[1]
+
+
+@pytest.mark.parametrize(("is_early", "passed"), [(True, 0), (False, 10)])
+def test_what_serves_a_restart_only_is_paid_for_from_what_is_left(
+    is_early: bool,
+    passed: int,
+) -> None:
+    """While nothing has had to leave memory a young bucket saves; what it has beyond is spent."""
+    governor = Governor(DAY_S * OBJECT)
+    governor.restore(0, Balance())
+    offer = Offer(10.0, OBJECT, 10)
+    assert governor.offer(200 * NS_PER_S, offer, is_early=is_early) == passed
+    assert governor.offer(400 * NS_PER_S, offer, is_early=is_early) == 10
+
+
+def test_what_is_worth_far_less_waits_for_a_full_bucket() -> None:
+    """While little is offered and all of it could be paid for, too; with a full one it passes."""
+    governor, passed = Governor(DAY_S * OBJECT), [0, 0]
+    governor.restore(0, Balance())
+    for second in range(10, 4000, 10):
+        for value_s in (1.0, 0.1):
+            count = governor.offer(second * NS_PER_S, Offer(value_s, OBJECT))
+            governor.spend(count * OBJECT * 8)
+            passed[value_s < 1] += count
+        if second == 300:
+            assert passed == [30, 0]
+    assert passed[0] == 399
     governor.level_bytes = governor.burst_bytes
-    shares = []
-    for second in (DAY_S, DAY_S + 6 * 3600):
-        governor.offer(second * NS_PER_S, 400.0, OBJECT, 400)
-        shares.append(governor._price.share)
-    assert shares[1] < 3 * shares[0]
+    assert governor.offer(4001 * NS_PER_S, Offer(0.1, OBJECT)) == 1
 
 
 @given(st.lists(st.floats(0.1, 4 * DAY_S), min_size=1, max_size=30))
@@ -201,7 +234,7 @@ def test_equals_share_the_budget() -> None:
     governor, passed = Governor(1000 * OBJECT), 0
     parts = []
     for minute in range(3 * 1440):
-        count = governor.offer(minute * HOUR_NS // 60, 0.5, OBJECT, 8)
+        count = governor.offer(minute * HOUR_NS // 60, Offer(0.5, OBJECT, 8))
         if isinstance(governor.ask(minute * HOUR_NS // 60, count * OBJECT), Admit):
             governor.spend(count * OBJECT)
             passed += count
@@ -217,8 +250,8 @@ def test_a_balance_is_gone_on_from() -> None:
     second = Governor(1000 * OBJECT)
     second.restore(0, first.balance())
     assert second.balance() == first.balance()
-    first.offer(DAY_NS + HOUR_NS, 1e-9, OBJECT)
-    second.offer(HOUR_NS, 1e-9, OBJECT)
+    first.offer(DAY_NS + HOUR_NS, Offer(1e-9, OBJECT))
+    second.offer(HOUR_NS, Offer(1e-9, OBJECT))
     assert second.price == pytest.approx(first.price, rel=0.5)
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from kvwise.core.balance import Balance
 from kvwise.core.govern import DEBT_DAYS_MAX, Governor
+from kvwise.core.offers import Offer
 from kvwise.live.budget import MAGIC, Saved, pack, unpack
 
 
@@ -28,7 +29,7 @@ def open_budget(_stack: ExitStack) -> Callable[[bytes], None]:
         governor.restore(0, saved.balance, 60.0)
         assert abs(governor.level_bytes) <= DEBT_DAYS_MAX * governor.per_day
         assert governor.level_bytes <= governor.burst_bytes
-        assert 0 <= governor.offer(1, 1e-3, 1 << 19, 5) <= 5
+        assert 0 <= governor.offer(1, Offer(1e-3, 1 << 19, 5)) <= 5
         governor.wrote(1 << 50)
         assert pack(Saved(0, True, governor.balance()))
 

@@ -6,20 +6,25 @@ day, only the best share that the budget can pay for is let through, so that the
 most valuable blocks and not to the first that come.
 
 The price needs no model of the workload. Offers are counted by worth, in seconds saved per byte,
-and forgotten over a day; the price is where the best of them fill the budget. While writes run
-ahead, the bucket is low and less is let through; while they fall behind, more. Where nearly all is
-worth the same, a worth that was learned to be a little less lies below the price as a whole, and
-nothing would pass for hours; so while the bucket is nearly full, and less passes than should, the
-price eases a little.
+and forgotten over a day (`offers`); the price is where the best of them fill the budget. While
+writes run ahead, the bucket is low and less is let through; while they fall behind, more.
+
+What is not spent is a reserve for better offers than those of now, so it is as large as they are
+better: where nearly all is worth the same, nothing is gained by waiting. Two things wait all the
+same. What is worth far less than most waits for a full bucket, however little is offered. And while
+nothing has had to leave memory, a write serves no more than a restart, so only what a bucket has
+above its reserve is spent.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kvwise.core.admit import Admit, Throttle, Verdict
 from kvwise.core.balance import Balance
+from kvwise.core.offers import CLASSES, Offer, Offers, Standing, class_floor, worth_class
 
 DAY_S = 86_400
 DAY_NS = DAY_S * 1_000_000_000
@@ -61,43 +66,19 @@ STEER = 2.0
 between is half of it. For a governor that remembers less than a day, full is what it could save in
 that time: it would save at first what it may spend, or run dry long before the level told."""
 
-NEARLY_FULL = 0.25
-"""From so far above its usual level on, in parts of what it holds, a bucket is nearly full."""
+EXCESS_FULL = 0.5
+"""Where what passes is worth so much more than the price, on average and as a share of it, half of
+what a bucket holds is its reserve, and of less as much less. That half is usual then."""
 
-EASE_SPANS, EASE_MAX = 0.25, 5.0
-"""A nearly full bucket through which nothing passes lets e times more through for each such part of
-what is remembered, and at most e**EASE_MAX times."""
+FULL = 0.98
+"""A bucket that holds so much of all that it can has no price, for what it earns now is lost."""
 
-EASE_CLASSES = 1
-"""But nothing worse by more classes than this, of 6 to 12 % each: so far learned worth wanders.
-What is worth far less than what was offered before is no reason to give up waiting for that."""
-
-EASE_STEP_MAX = 0.25
-"""But one pause between offers says no more than this, for nothing could pass in it."""
+FLOOR = 0.5
+"""Below so much of what offers are worth on average, nothing passes through an empty bucket."""
 
 STAY_S_MAX = 30.0 * DAY_S
 LIFE_YEARS_MAX = 1000.0
 YEAR_DAYS = 365.25
-_STEPS = 8
-_EXPONENT_MIN, _EXPONENT_MAX = -56, 8
-_CLASSES = (_EXPONENT_MAX - _EXPONENT_MIN) * _STEPS
-
-
-def worth_class(worth: float) -> int:
-    """The class of a worth in seconds per byte: eight to each doubling, the lowest is 0."""
-    if worth <= 0:
-        return 0
-    fraction, exponent = math.frexp(worth)
-    place = (exponent - _EXPONENT_MIN) * _STEPS + int((2 * fraction - 1) * _STEPS)
-    return min(max(place, 0), _CLASSES - 1)
-
-
-def class_floor(place: int) -> float:
-    """The least worth in a class; 0 for the lowest."""
-    if place <= 0:
-        return 0.0
-    octave, step = divmod(place, _STEPS)
-    return math.ldexp((1 + step / _STEPS) / 2, octave + _EXPONENT_MIN)
 
 
 def life_years(endurance_bytes: float, bytes_per_day: float, amplification: float) -> float:
@@ -118,29 +99,32 @@ class _Price:
     """Where the line is drawn: classes above `place` pass, and `share` of the bytes in it.
 
     Attributes:
+        excess: by how much what passes is worth more than the price, on average; a share of it.
         set_ns: when it was drawn.
-        ease: logarithm of how many times more is let through than what was offered tells.
-        passed_bytes: what passed since it was drawn.
     """
 
     place: int = 0
     share: float = 1.0
+    excess: float = EXCESS_FULL
     set_ns: int | None = None
-    ease: float = 0.0
-    passed_bytes: int = 0
+
+    @property
+    def price(self) -> float:
+        """Seconds that a byte must save."""
+        return class_floor(self.place)
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What was offered, by class, and written, over the last day; older things count less.
+    """What was offered and written over the last day; older things count less.
 
     Attributes:
         span_s: seconds that it spans: the weights of all seconds past, summed.
     """
 
+    offers: Offers
     span_s: float = 0.0
     written_bytes: float = 0.0
-    offered_bytes: dict[int, float] = field(default_factory=dict)
 
     def age(self, seconds: float) -> None:
         """Time passes."""
@@ -149,8 +133,7 @@ class _Memory:
         keep = math.exp(-seconds / memory_s)
         self.span_s = self.span_s * keep + memory_s * (1 - keep)
         self.written_bytes *= keep
-        for place in self.offered_bytes:
-            self.offered_bytes[place] *= keep
+        self.offers.fade(keep)
 
     def per_s(self, size_bytes: float) -> float:
         """A rate, from what is remembered."""
@@ -167,15 +150,23 @@ class Governor:
         written_bytes: ever, over all lives of the store that are known.
     """
 
-    def __init__(self, per_day: int, *, is_priced: bool = True) -> None:
-        """Nothing was written or offered yet; without a price, who comes first is served."""
+    def __init__(
+        self, per_day: int, *, is_priced: bool = True, standing: Standing | None = None
+    ) -> None:
+        """Nothing was written or offered yet; without a price, who comes first is served.
+
+        Args:
+            per_day: see above.
+            is_priced: whether there is a price.
+            standing: how often blocks of a kin are used beside all others, see `offers`.
+        """
         self.per_day = per_day
         self._is_priced = is_priced
         self.burst_bytes = per_day * BURST_DAYS
         self.level_bytes = per_day * FIRST_DAYS
         self.written_bytes = 0
         self._price = _Price()
-        self._memory = _Memory()
+        self._memory = _Memory(Offers(standing))
         self._owed_bytes = 0.0
         self._here_bytes = 0
         self._first_ns: int | None = None
@@ -192,15 +183,17 @@ class Governor:
         level_bytes = max(0.0, balance.level_bytes) - debt_bytes
         self.level_bytes = min(level_bytes + earned, self.burst_bytes)
         self.written_bytes = balance.written_bytes
-        offered = {place: size for place, size in balance.offered_bytes if 0 <= place < _CLASSES}
-        self._memory = _Memory(balance.span_s, balance.recent_bytes, offered)
-        self._memory.age(away_s)
+        offered = [(place, size) for place, size in balance.offered_bytes if 0 <= place < CLASSES]
+        memory = self._memory
+        memory.offers.put_back(offered)
+        memory.span_s, memory.written_bytes = balance.span_s, balance.recent_bytes
+        memory.age(away_s)
         self._set_price(now_ns)
 
     def balance(self) -> Balance:
         """What a later life should know."""
         memory = self._memory
-        offered = sorted(memory.offered_bytes.items())
+        offered = sorted(memory.offers.by_class().items())
         return Balance(
             level_bytes=self.level_bytes,
             written_bytes=self.written_bytes,
@@ -211,32 +204,36 @@ class Governor:
 
     # --- verdicts ---
 
-    def offer(self, now_ns: int, value_s: float, size_bytes: int, count: int = 1) -> int:
-        """How many of `count` objects may be written that together save `value_s` seconds.
+    def offer(self, now_ns: int, offer: Offer, *, is_early: bool = False) -> int:
+        """How many of the offered objects may be written.
 
-        Each has `size_bytes`. At the price itself a share of what is offered passes, the first of
-        each offer, since those that follow are of no use without them. What the bucket cannot pay
-        for now is declined and may be offered again: a long chain that waited for the budget would
-        hold up all others, and leave memory before its turn.
+        At the price itself a share of what is offered passes, the first of each offer, since those
+        that follow are of no use without them. What the bucket cannot pay for now is declined and
+        may be offered again: a long chain that waited for the budget would hold up all others, and
+        leave memory before its turn.
+
+        Args:
+            now_ns: the time.
+            offer: see there.
+            is_early: nothing has had to leave the tier above as yet.
         """
+        size_bytes, count = offer.size_bytes, offer.count
         if not self.per_day:
             return count
         self.pass_time(now_ns)
         if not self._is_priced:
             return min(count, max(0, int(self.level_bytes / size_bytes)))
-        total_bytes = size_bytes * count
-        payable = min(count, max(0, int(self.level_bytes / min(size_bytes, self.burst_bytes))))
-        place, offered = worth_class(value_s / total_bytes), self._memory.offered_bytes
-        offered[place] = offered.get(place, 0.0) + total_bytes
+        spare_bytes = self.level_bytes - (self._full_bytes() if is_early else 0.0)
+        payable = min(count, max(0, int(spare_bytes / min(size_bytes, self.burst_bytes))))
+        place = self._memory.offers.add(offer)
         price = self._price
         if price.set_ns is None or now_ns - price.set_ns >= STEP_NS:
             self._set_price(now_ns)
         passed = count if place > price.place else 0
         if place == price.place:
-            owed_bytes = min(self._owed_bytes + price.share * total_bytes, self.burst_bytes)
+            owed_bytes = min(self._owed_bytes + price.share * offer.total_bytes, self.burst_bytes)
             passed = min(count, int(owed_bytes / size_bytes))
             self._owed_bytes = owed_bytes - passed * size_bytes
-        price.passed_bytes += passed * size_bytes
         return min(passed, payable)
 
     def payable(
@@ -289,48 +286,50 @@ class Governor:
             self._memory.age((now_ns - self._aged_ns) / 1e9)
             self._aged_ns = now_ns
 
+    def _full_bytes(self) -> float:
+        """What a bucket that remembers less than a day holds when it is full."""
+        return self.burst_bytes * max(self._memory.span_s, YOUNG_S) / MEMORY_S
+
     def _set_price(self, now_ns: int) -> None:
         """Draw the line where the best of what was offered fills what may be written."""
-        price, memory, was_bound = self._price, self._memory, self._price.place > 0
-        price.place, price.share = 0, 1.0
-        if not self.per_day:
+        price, memory = self._price, self._memory
+        reserve = min(price.excess / EXCESS_FULL, 1.0)
+        price.place, price.share, price.excess, price.set_ns = 0, 1.0, EXCESS_FULL, now_ns
+        if not self.per_day or self.level_bytes >= FULL * self.burst_bytes:
             return
-        full_bytes = self.burst_bytes * max(memory.span_s, YOUNG_S) / MEMORY_S
-        usual_bytes = full_bytes / 2
+        full_bytes = self._full_bytes()
+        usual_bytes = full_bytes / 2 * reserve
         beside = (self.level_bytes - usual_bytes) / full_bytes
         left = self.per_day / DAY_S * math.exp(STEER * min(max(beside, -0.5), 0.5))
-        self._ease(now_ns, left, is_stuck=was_bound and beside > NEARLY_FULL)
-        eased, least = left * math.exp(price.ease), 0
         spare_s = (self.level_bytes - usual_bytes) / self.per_day * DAY_S
         span_s = max(memory.span_s, min(max(spare_s, OFFERS_S_MIN), MEMORY_S_MIN))
-        for place in sorted(memory.offered_bytes, reverse=True):
-            rate = memory.offered_bytes[place] / span_s
-            if not least and rate > left:
-                least = place - EASE_CLASSES
-            if least and place < least:
+        offered = memory.offers.by_class()
+        passing = worth = 0.0
+        for place in sorted(offered, reverse=True):
+            rate = offered[place] / span_s
+            some = min(rate, left - passing)
+            passing, worth = passing + some, worth + some * class_floor(place)
+            if some < rate:
+                price.place, price.share = place, some / rate
                 break
-            if rate > eased:
-                price.place, price.share = place, eased / rate
-                return
-            left, eased = left - rate, eased - rate
-        if least:
-            price.place, price.share = least - 1, 0.0
+        if price.price > 0:
+            price.excess = worth / (passing * price.price) - 1
+        self._keep_for_better(offered, 1 - self.level_bytes / full_bytes)
 
-    def _ease(self, now_ns: int, due_per_s: float, *, is_stuck: bool) -> None:
-        """Hold what passed since the line was drawn against what should have."""
-        price = self._price
-        since_ns = now_ns - price.set_ns if price.set_ns is not None else 0
-        missed_bytes = due_per_s * since_ns / 1e9 - price.passed_bytes
-        if is_stuck or missed_bytes < 0:
-            spans_s = EASE_SPANS * max(self._memory.span_s, YOUNG_S)
-            step = min(missed_bytes / (self.per_day / DAY_S * spans_s), EASE_STEP_MAX)
-            price.ease = min(max(price.ease + step, 0.0), EASE_MAX)
-        price.set_ns, price.passed_bytes = now_ns, 0
+    def _keep_for_better(self, offered: Mapping[int, float], lack: float) -> None:
+        """Let nothing pass that is worth far less than most, by how much the bucket lacks."""
+        total_bytes = sum(offered.values())
+        if lack <= 0 or not total_bytes:
+            return
+        mean = sum(size * class_floor(place) for place, size in offered.items()) / total_bytes
+        least = worth_class(FLOOR * lack * mean)
+        if self._price.place < least:
+            self._price.place, self._price.share = least, 1.0
 
     @property
     def price(self) -> float:
         """Seconds that a written byte must save."""
-        return class_floor(self._price.place)
+        return self._price.price
 
     # --- what it comes to ---
 

@@ -162,6 +162,10 @@ class Outlook:
             uses = min(uses, counted / (1 - chance))
         return uses / self._usual
 
+    def fresh(self, hazards: Hazards, kind: Kind) -> float:
+        """That price of blocks that were used just now, as the tier was looked at last."""
+        return self.worth(hazards, 0.0, kind, self._stay_s)
+
     def _next_use(self, hazards: Hazards, age_s: float, horizon_s: float) -> tuple[float, float]:
         """The chance of a next use within a time, and for how much it counts on average."""
         chance = hazards.chance(age_s, horizon_s)

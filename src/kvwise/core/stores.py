@@ -13,9 +13,10 @@ from kvwise.core.govern import Governor
 from kvwise.core.hints import NO_HINTS, Hints
 from kvwise.core.index import NONE
 from kvwise.core.keys import KEY_BYTES, ROOT
+from kvwise.core.offers import Offer
 from kvwise.core.queue import DeferredWrites
 from kvwise.core.records import RECORDS_MAX, Records
-from kvwise.core.reuse import About
+from kvwise.core.reuse import FOREVER_S, About
 from kvwise.core.shelf import State
 from kvwise.core.wishes import Wishes
 from kvwise.core.words import (
@@ -110,8 +111,11 @@ class Stores:
         lower = range(1, len(world.config.tiers))
         self.queues = {tier: DeferredWrites(world.config.queue_bytes) for tier in lower}
         is_priced, per_day = world.config.admission == WORTH, world.config.write_bytes_per_day
-        self.governors = {tier: Governor(per_day, is_priced=is_priced) for tier in lower}
         self._worth = Worth(world)
+        self.governors = {
+            tier: Governor(per_day, is_priced=is_priced, standing=self._worth.standing(tier))
+            for tier in lower
+        }
         self._declined: dict[tuple[int, int, str], None] = {}
 
     # --- from the device into the arena ---
@@ -282,13 +286,14 @@ class Stores:
         world, governor = self._world, self.governors[tier]
         stay_ns = governor.stay_ns(world.config.tiers[tier].capacity_bytes)
         bundles, unlikely = self._worth.bundles(tier, rows, hints, stay_ns)
-        left = len(rows) - unlikely
+        left, is_early = len(rows) - unlikely, world.blocks.memory_s() >= FOREVER_S
         for bundle in bundles:
             count, why = len(bundle.rows), Why.WORTH
             passed = 0
             if bundle.value_s > 0:
                 each_bytes, why = bundle.size_bytes // count, Why.BUDGET
-                passed = governor.offer(world.now_ns, bundle.value_s, each_bytes, count)
+                offer = Offer(bundle.value_s, each_bytes, count, self._worth.kin(bundle.rows))
+                passed = governor.offer(world.now_ns, offer, is_early=is_early)
                 waiting_bytes, wait_s = self.queues[tier].waiting_bytes, world.blocks.memory_s()
                 most = governor.payable(world.now_ns, wait_s, waiting_bytes, each_bytes)
                 passed = passed if most is None else min(passed, most)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kvwise.core.admit import ALL, WORTH
 from kvwise.core.hints import Hints
 from kvwise.core.index import NONE
+from kvwise.core.offers import Kin, Standing
 from kvwise.core.outlook import Outlook
 from kvwise.core.reuse import FOREVER_S
 from kvwise.core.world import Space, World
@@ -131,6 +132,26 @@ class Worth:
         uses = self._outlooks[tier].worth(hazards, age_s, reuse.kind(stamp), horizon_s)
         self._expected[stamp] = found = hazards.chance(age_s, horizon_s), uses
         return found
+
+    def kin(self, rows: Sequence[int]) -> Kin:
+        """What the worth of neighbours in a chain follows from, but for their place and the time.
+
+        It is told by the first and the last of them.
+        """
+        reuse, stamp = self._world.blocks.reuse, self._world.blocks.index.stamp
+        ends = dict.fromkeys((stamp[rows[0]], stamp[rows[-1]]))
+        return tuple((reuse.hazards(one), reuse.kind(one)) for one in ends)
+
+    def standing(self, tier: int) -> Standing:
+        """What tells how often blocks of a kin are expected to be used, beside all others."""
+        reuse, outlook = self._world.blocks.reuse, self._outlooks[tier]
+
+        def standing(kin: Kin) -> float:
+            usual = outlook.fresh(reuse.known[0], reuse.sessions.known[0])
+            own = sum(outlook.fresh(hazards, kind) for hazards, kind in kin) / len(kin)
+            return own / usual if usual > 0 else 0.0
+
+        return standing
 
     def _look(self, tier: int, stay_ns: int) -> None:
         """A chain is looked at while blocks stay in memory and on a tier as they do at present."""
