@@ -16,6 +16,7 @@ from kvwise.core.govern import (
     DAY_S,
     DEBT_DAYS_MAX,
     FIRST_DAYS,
+    FULL,
     LIFE_YEARS_MAX,
     YEAR_DAYS,
     Governor,
@@ -159,17 +160,18 @@ def test_a_kin_that_was_worth_more_holds_up_nothing(hours: float, left: float) -
     assert highest < 0.5 * governor.burst_bytes * min(2 * begun_s / DAY_S, 1)
 
 
-def test_a_full_bucket_has_no_price() -> None:
-    """What it earns is lost otherwise, however much better what came before was."""
+def test_what_runs_over_has_no_price() -> None:
+    """It is lost otherwise, however much better what came before was; the rest is kept for that."""
     governor = Governor(DAY_S * OBJECT)
     governor.restore(0, Balance())
     for second in range(1, DAY_S, 10):
         governor.spend(governor.offer(second * NS_PER_S, Offer(400.0, OBJECT, 400)) * OBJECT)
     passed = []
-    for part in (0.5, 1.0):
+    for second, part in ((0, 0.5), (1, 1.0)):
         governor.level_bytes = part * governor.burst_bytes
-        passed.append(governor.offer((DAY_S + round(2 * part)) * NS_PER_S, Offer(1.0, OBJECT, 400)))
-    assert passed == [0, 400]
+        offer = Offer(1.0, OBJECT, 10_000)
+        passed.append(governor.offer((DAY_S + second) * NS_PER_S, offer))
+    assert passed == [0, int((1 - FULL) * DAY_S / 2)]
 
 
 def test_a_reserve_is_as_large_as_others_are_better() -> None:

@@ -71,7 +71,7 @@ EXCESS_FULL = 0.5
 what a bucket holds is its reserve, and of less as much less. That half is usual then."""
 
 FULL = 0.98
-"""A bucket that holds so much of all that it can has no price, for what it earns now is lost."""
+"""What a bucket holds beyond so much of all that it can has no price, for it is lost otherwise."""
 
 FLOOR = 0.5
 """Below so much of what offers are worth on average, nothing passes through an empty bucket."""
@@ -234,7 +234,8 @@ class Governor:
             owed_bytes = min(self._owed_bytes + price.share * offer.total_bytes, self.burst_bytes)
             passed = min(count, int(owed_bytes / size_bytes))
             self._owed_bytes = owed_bytes - passed * size_bytes
-        return min(passed, payable)
+        spilling = int((self.level_bytes - FULL * self.burst_bytes) / size_bytes)
+        return min(max(passed, min(count, spilling)), payable)
 
     def payable(
         self, now_ns: int, wait_s: float, waiting_bytes: int, size_bytes: int
@@ -295,7 +296,7 @@ class Governor:
         price, memory = self._price, self._memory
         reserve = min(price.excess / EXCESS_FULL, 1.0)
         price.place, price.share, price.excess, price.set_ns = 0, 1.0, EXCESS_FULL, now_ns
-        if not self.per_day or self.level_bytes >= FULL * self.burst_bytes:
+        if not self.per_day:
             return
         full_bytes = self._full_bytes()
         usual_bytes = full_bytes / 2 * reserve
