@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from types import NoneType
+from typing import get_args
 
 import pytest
+from msgspec.structs import fields
 
 from kvwise import config
+from kvwise.cli.explain import REASONS
+from kvwise.core.words import Why
+from kvwise.sim.replay.stack import Stack
+from kvwise.units import parse_size
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -54,6 +61,38 @@ def test_the_page_tells_allowed_words(key: config.Key) -> None:
     allowed, _, _ = rows(CONFIGURATION)[key.name]
 
     assert allowed.replace("`", "").split(", ") == key.kind.allowed.split(" | ")
+
+
+def test_every_key_of_a_stack_has_a_row() -> None:
+    """The page of the simulator has every key of its file, with the default that it has."""
+    page = (DOCS / "simulator.md").read_text()
+    told = dict(re.findall(r"(?m)^\| `(\w+\.\w+)` \| (.+?) \| ", page))
+    kinds = {one.name: one.type for one in fields(Stack) if one.name != "profile"}
+    keys = {
+        f"{name}.{key.name}": key
+        for name, kind in kinds.items()
+        for key in fields(next(one for one in (*get_args(kind), kind) if one is not NoneType))
+    }
+
+    assert list(told) == list(keys)
+    for name, key in keys.items():
+        if key.required or key.default is None:
+            assert told[name] == ("required" if key.required else "none"), name
+        else:
+            value = tomllib.loads(f"x = {told[name].strip('`')}")["x"]
+            is_size = isinstance(key.default, int) and isinstance(value, str)
+            assert (parse_size(value) if is_size else value) == key.default, name
+
+
+def test_every_reason_has_a_row() -> None:
+    """The page of explain tells every reason once, those of choices in the words of the verb."""
+    page = (DOCS / "explain.md").read_text()
+    found = re.findall(r"(?m)^\| `(\w+)` \| ([^|]+)", page)
+
+    assert sorted(why for why, _ in found) == sorted(why.value for why in Why)
+    assert {why: text.strip() for why, text in found if Why(why) in REASONS} == {
+        why.value: text for why, text in REASONS.items()
+    }
 
 
 def test_the_example_file_is_accepted(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from kvwise.cli import checks
-from kvwise.cli.checks import Grade
+from kvwise.cli.checks import Case, Grade
+from kvwise.host import Host
 from kvwise.tiers import mapping
 from kvwise.units import GIB
 from tests.cli.test_doctor import case, host, memory_host
+from tests.live.support import served, settings
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,21 @@ def test_no_more_huge_pages_are_advised_than_there_is_memory(
     assert "echo advise" in found.advice
 
 
-def test_a_daemon_whose_queue_is_full_is_listening(tmp_path: Path) -> None:
+def test_a_daemon_is_asked(tmp_path: Path) -> None:
+    """One that answers is fine; one that was stopped still listens, and is told."""
+    config = settings(tmp_path)
+    asked = Case(config)
+    with served(config, tmp_path) as daemon:
+        found = checks.check_socket(asked)
+        assert (found.grade, "answers" in found.seen) == (Grade.OK, True)
+        daemon.send(signal.SIGSTOP)
+        found = checks.check_socket(asked)
+        assert (found.grade, "gives no answer" in found.seen) == (Grade.FAIL, True)
+        assert "start another" in found.advice
+        daemon.send(signal.SIGCONT)
+
+
+def test_a_daemon_whose_queue_is_full_gives_no_answer(tmp_path: Path) -> None:
     """A crowd at its door is no sign that nobody is in."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as first:
@@ -68,4 +86,19 @@ def test_a_daemon_whose_queue_is_full_is_listening(tmp_path: Path) -> None:
         server.listen(0)
         first.connect(str(path))
 
-        assert checks.listening(path)
+        assert checks.door_at(path) is checks.Door.SILENT
+
+
+def test_who_closes_the_door_is_no_daemon_of_ours(tmp_path: Path) -> None:
+    """Another user's daemon, or another program, lets nobody attach."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        closing = threading.Thread(target=lambda: server.accept()[0].close())
+        closing.start()
+        found = checks.check_socket(case(Host(), serve__socket=str(path)))
+        closing.join()
+
+    assert found.grade is Grade.FAIL
+    assert "closes the connection" in found.seen

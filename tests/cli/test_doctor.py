@@ -188,19 +188,6 @@ def test_missing_shared_memory_warns(tmp_path: Path) -> None:
 # --- socket and metrics --------------------------------------------------------------------------
 
 
-def test_a_listening_daemon_is_seen(tmp_path: Path) -> None:
-    """A socket that answers is a running daemon."""
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-
-        found = checks.check_socket(case(Host(), serve__socket=str(path)))
-
-    assert found.grade is Grade.OK
-    assert "a daemon is listening" in found.seen
-
-
 def test_a_folder_of_everybody_warns(tmp_path: Path) -> None:
     """A socket in a folder that others can write could be replaced by them."""
     tmp_path.chmod(0o777)

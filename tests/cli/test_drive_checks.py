@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from kvwise.cli.checks import Case, Grade
 from kvwise.cli.drive_checks import check_budget, check_drives, check_wear
@@ -52,3 +53,26 @@ def test_doctor_reads_the_pace(tmp_path: Path) -> None:
     assert (file.grade, NAME in file.seen) == (Grade.WARN, True)
     assert "empty budget" in file.advice
     assert list(check_drives(Case(settings(tmp_path), host))) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "grade", "said"),
+    [
+        ({"write_per_day": 1}, Grade.WARN, "less than one object of the usual 512.0 KiB"),
+        ({"write_per_day": "1MiB"}, Grade.WARN, "full after 2.8 years"),
+        ({"write_per_day": "1GiB"}, Grade.OK, "1.0 GiB may be written"),
+        ({"disk_dwpd": 1e-12, "write_per_day": "1TiB"}, Grade.WARN, "less than one object"),
+    ],
+)
+def test_a_budget_of_next_to_nothing_warns(
+    limits: dict[str, object], grade: Grade, said: str, tmp_path: Path
+) -> None:
+    """A day that has no room for an object, or a disk that takes years to fill, is no budget."""
+    host = machine(tmp_path / "root", tmp_path.stat().st_dev)
+    config = settings(tmp_path, disk=True, disk_size="1GiB", **limits)
+    found = check_budget(Case(config, host), (SSD,))
+
+    assert found.grade is grade
+    assert said in found.seen
+    key = "disk.dwpd" if "disk_dwpd" in limits else "write.per_day"
+    assert (f"raise {key}" in found.advice) is (grade is Grade.WARN)

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from kvwise import cli
+from kvwise.cli import sim_writes
 from kvwise.cli.sim import command
 from kvwise.config import load
 from kvwise.sim.replay.full import VARIANTS
 from kvwise.sim.replay.profile import DEFAULT
+from kvwise.sim.replay.writes import WriteRun, run_writes
 from tests.sim.trace.support import SAMPLE, published
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulator.md"
@@ -89,11 +91,13 @@ def test_a_sweep_is_the_same_in_processes(trace: Path, capsys: pytest.CaptureFix
 
 def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a line for each run, and nothing in it is cut."""
-    code, out, _ = ran(capsys, "--trace", trace, "--capacity-tokens", "1k,1M", "--plan", "load")
+    asked = ("--capacity-tokens", "1k,1M", "--plan", "load", "--policy", "lru,worth")
+    code, out, _ = ran(capsys, "--trace", trace, *asked)
 
     assert code == 0
     assert "plan: load" in out
-    assert "\nworth  " in out
+    assert len(re.findall("(?m)^worth [*] ", out)) == len(re.findall("(?m)^lru  ", out)) == 2
+    assert "*: the policy of a daemon" in out
     assert "…" not in out
 
 
@@ -108,11 +112,48 @@ def test_writes_are_told_with_their_hits(trace: Path, capsys: pytest.CaptureFixt
     assert max(map(len, out.splitlines()[3:])) <= 100
     runs = found["runs"]
     assert [run["budget"] for run in runs] == [None, 0.1] * 4
+    assert len(re.findall("(?m)^worth [*] ", out)) == 2
+    assert "*: what a\ndaemon does" in out
     assert all(f"{run['disk_blocks_written']:,}" in out for run in runs)
     assert all(f"{run['disk_bytes_written'] / 1e12:.3g}" in out for run in runs)
     assert all(f"{run['total_seconds_saved']:,.0f}" in out for run in runs)
     assert "ratio" in runs[-1]
     assert "ratio" not in runs[0]
+
+
+def test_a_budget_may_be_bytes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A size is the bytes of a day, and is shown as the share that it is."""
+    asked = ("--trace", trace, "--writes", "--dram-share", "0.1", "--budgets", "0.5,3TB")
+    runs = told(capsys, *asked)["runs"][:3]
+
+    assert runs[0]["budget"] is None
+    by_bytes = next(run for run in runs if run["budget_bytes_per_day"] == 3 * 10**12)
+    by_share = next(run for run in runs if run["budget"] == 0.5)
+    whole = by_share["budget_bytes_per_day"] / 0.5
+    assert by_bytes["budget"] == pytest.approx(3 * 10**12 / whole)
+
+
+def test_whoever_interrupts_sees_what_is_done(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is told when it is done; Ctrl-C in the third shows two rows, compared with none."""
+    left = iter([True, True])
+
+    def run(*arguments: Any) -> WriteRun:
+        if not next(left, False):
+            raise KeyboardInterrupt
+        return run_writes(*arguments)
+
+    monkeypatch.setattr(sim_writes, "run_writes", run)
+    asked = ("--trace", trace, "--writes", "--dram-share", "0.1", "--budgets", "0.1")
+    code, out, err = ran(capsys, *asked)
+
+    assert code == cli.EXIT_INTERRUPTED
+    assert len(re.findall(r"(?m)^ok \S.* no limit: [\d,]+ disk hits for \S+ TB written$", err)) == 2
+    assert len(re.findall(r"(?m)^(all|second-touch), lru +no limit ", out)) == 2
+    assert "worth *" not in out
+    code, out, _ = ran(capsys, *asked, "--json")
+    assert (code, out) == (cli.EXIT_INTERRUPTED, "")
 
 
 @pytest.mark.slow
@@ -204,7 +245,10 @@ def test_the_stack_of_the_page_runs(
             "--budgets is for --writes, not for --trace",
         ),
         (["--writes", "--trace", str(SAMPLE["mooncake"])], "--dram-share: 0.03 of"),
-        (["--writes", "--trace", str(SAMPLE["mooncake"]), "--budgets", "x"], "'x' is no number"),
+        *(
+            (["--trace", str(SAMPLE["mooncake"]), "--writes", "--budgets", text], f"{bad!r} is no")
+            for text, bad in (("x", "x"), ("0", "0"), ("0.1,-1", "-1"), ("2TX", "2TX"), ("1,", ""))
+        ),
         *(
             (["--writes", "--trace", str(SAMPLE["mooncake"]), "--disk-rate", rate], "--disk-rate")
             for rate in ("inf", "-1", "14GB/s", "0")
@@ -218,6 +262,10 @@ def test_the_stack_of_the_page_runs(
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1e99"], "'1e99' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "nan"], "'nan' is not from"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1,,2"], "'' is no number"),
+        (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "1T"], "with k, M, G at its"),
+        (["--seeds", "9" * 30], "is not in the range 1<=x<=1000000"),
+        (["--first", "9" * 30], "is not in the range"),
+        (["--seed", "9" * 30], "is above"),
         (["--trace", str(SAMPLE["mooncake"]), "--capacity-tokens", "9"], "hold no block of 512"),
         (["--trace", str(SAMPLE["azure"]), "--capacity-tokens", "1M"], "nothing of blocks"),
         (

@@ -148,6 +148,25 @@ def test_nothing_beside_the_file_is_touched(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.jsonl", "t.jsonl.part"]
 
 
+def test_sessions_that_are_cut_off_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A short trace has shorter sessions than `turns` says, and whoever made it is told so."""
+    path = tmp_path / "t.jsonl"
+    _, _, err = ran(capsys, "make", "agent", "oneshot", "--requests", "300", "-o", path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    names = [row["session_id"] for row in rows]
+    agents = [name for name in names if name.startswith("agent")]
+    mean = len(agents) / len(set(agents))
+
+    assert f"300 requests in {path}, of {len(set(names))} sessions" in err
+    assert f"agent: {mean:.1f} requests a session and not 40, since the end" in err
+    assert "oneshot:" not in err
+
+    _, _, err = ran(capsys, "make", "oneshot", "--requests", "9", "--force", "-o", path)
+    assert err.splitlines() == [f"ok 9 requests in {path}, of 9 sessions"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [

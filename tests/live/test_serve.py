@@ -105,7 +105,7 @@ def test_a_limit_on_threads_is_named(
 
 def test_the_ready_line_can_be_read(tmp_path: Path) -> None:
     """One line says where it listens and what it has."""
-    config = settings(tmp_path, disk=True)
+    config = settings(tmp_path, disk=True, write_per_day="3GiB")
     file = tmp_path / "kvwise.toml"
     file.write_text(configuration.render(config))
     process = subprocess.Popen(
@@ -122,6 +122,7 @@ def test_the_ready_line_can_be_read(tmp_path: Path) -> None:
     assert config.socket_path in line
     assert "1.0 MiB of memory" in line
     assert "16.0 MiB of disk" in line
+    assert "; 3.0 GiB may be written to disk in a day" in line
     assert process.returncode == 0
     assert "SIGINT: writing what was deferred" in errors
 
@@ -161,6 +162,7 @@ def test_metrics_are_served(tmp_path: Path) -> None:
     """The ready line tells where; port 0 takes any."""
     config = settings(tmp_path, serve_metrics="127.0.0.1:0")
     with served(config, tmp_path) as daemon:
+        assert daemon.facts["write_bytes_per_day"] == 0
         assert str(daemon.facts["metrics"]).startswith("http://127.0.0.1:")
 
 
@@ -262,6 +264,21 @@ def test_explain_reads_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     assert "nothing" in text
     assert verdict.startswith("equal: ")
+
+
+def test_an_empty_log_is_said_to_be_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log that nothing was written to yet is no log of nothing, and cannot be verified."""
+    log = tmp_path / "log"
+    log.touch()
+
+    assert cli.run(["explain", "--log", str(log)]) == 0
+    assert capsys.readouterr().out == f"{log} is empty: nothing was written to it yet\n"
+    assert cli.run(["explain", "--log", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decisions"] == []
+    assert cli.run(["explain", "--log", str(log), "--replay"]) == 1
+    assert f"{log} is empty" in capsys.readouterr().err
 
 
 def test_a_log_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,11 @@ from pathlib import Path
 
 from kvwise.config import Config
 from kvwise.config.values import split_address
+from kvwise.errors import ProtocolError
 from kvwise.host import Host, control_group_limits, cpu_quotas, meminfo
+from kvwise.live.clock import deadline_after
+from kvwise.live.link import Link
+from kvwise.live.messages import PROTOCOL, Attach
 from kvwise.tiers import mapping
 from kvwise.units import GIB, MIB, format_size
 
@@ -29,6 +33,9 @@ OPEN_FILES_SPARE = 256
 """Descriptors for connections, the arena, logs and libraries, beside segment files."""
 SHM_BYTES_WANTED = GIB
 """vLLM's tensor-parallel workers pass messages there; a container's 64 MiB are too few."""
+
+ANSWER_S = 2.0
+"""How long a daemon may take to let somebody attach."""
 
 
 class Grade(Enum):
@@ -197,11 +204,29 @@ def check_shared_memory(case: Case) -> Finding:
     return Finding("shared memory", Grade.OK, seen)
 
 
+class Door(Enum):
+    """Who is at a Unix socket."""
+
+    NOBODY = "nobody"
+    SILENT = "gives no answer"
+    CLOSED = "closes the connection"
+    OPEN = "answers"
+
+
 def check_socket(case: Case) -> Finding:
-    """The daemon's socket can lie where it should, or a daemon already listens there."""
+    """The daemon's socket can lie where it should, or a daemon already answers there."""
     path = Path(case.config.socket_path)
-    if listening(path):
-        return Finding("socket", Grade.OK, f"{path}: a daemon is listening")
+    door = door_at(path)
+    if door is Door.OPEN:
+        return Finding("socket", Grade.OK, f"{path}: a daemon is listening and answers")
+    if door is Door.SILENT:
+        seen = f"{path}: a daemon is listening and gives no answer within {ANSWER_S:.0f} s"
+        advice = "it hangs or was stopped: see its log, then end it and start another"
+        return Finding("socket", Grade.FAIL, seen, advice)
+    if door is Door.CLOSED:
+        seen = f"{path}: who listens there closes the connection"
+        advice = "it is another user's, another program or has no descriptor left: see its log"
+        return Finding("socket", Grade.FAIL, seen, advice)
     folder = next(p for p in path.parents if p.exists())
     status = folder.stat()
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -215,17 +240,24 @@ def check_socket(case: Case) -> Finding:
     return Finding("socket", Grade.OK, f"{path}: free, no daemon is running")
 
 
-def listening(path: Path) -> bool:
-    """Whether somebody answers on a Unix socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.5)
-        try:
-            probe.connect(str(path))
-        except BlockingIOError:
-            return True  # its queue of new connections is full
-        except OSError:
-            return False
-    return True
+def door_at(path: Path) -> Door:
+    """Who is at a Unix socket, asked to let this process attach, for `ANSWER_S` at most."""
+    deadline_ns = deadline_after(ANSWER_S)
+    try:
+        link = Link(str(path), deadline_ns)
+    except TimeoutError:
+        return Door.SILENT
+    except OSError:
+        return Door.NOBODY
+    try:
+        link.ask(Attach(PROTOCOL, f"doctor-{os.getpid()}"), deadline_ns)
+    except TimeoutError:
+        return Door.SILENT
+    except (OSError, ProtocolError):
+        return Door.CLOSED
+    finally:
+        link.close()
+    return Door.OPEN
 
 
 def check_metrics(case: Case) -> Finding:
@@ -240,7 +272,7 @@ def check_metrics(case: Case) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        if listening(Path(case.config.socket_path)):
+        if door_at(Path(case.config.socket_path)) is not Door.NOBODY:
             return Finding("metrics", Grade.OK, f"{address}: in use, a daemon is running")
         advice = "set serve.metrics to another host:port, or to nothing"
         return Finding("metrics", Grade.FAIL, f"{address}: {error.strerror or error}", advice)

@@ -10,12 +10,17 @@ from pathlib import Path
 
 from kvwise.cli.checks import Case, Finding, Grade
 from kvwise.core.govern import LIFE_YEARS_MAX, YEAR_DAYS, life_years, pace_per_day
+from kvwise.core.layout import OBJECT_BYTES_MIN
 from kvwise.live.budget import read_all
 from kvwise.live.drives import RATED_YEARS, Drive, Health, daily_bytes, drives_under, health_of
 from kvwise.units import format_size
 
 WORN_PERCENT = 90
 LIFE_YEARS_MIN = 1.0
+
+FILL_DAYS_MAX = 366.0
+"""A budget that fills the disk tier no sooner is a mistake: no drive is rated for so little, and
+what is cached is out of use by then."""
 
 
 def check_drives(case: Case) -> Iterator[Finding]:
@@ -65,12 +70,31 @@ def check_budget(case: Case, drives: tuple[Drive, ...]) -> Finding:
     """What may be written in a day; nothing to warn of where nothing here wears."""
     name, limit = "write budget", daily_bytes(case.config, case.host)
     if limit:
-        return Finding(name, Grade.OK, f"{format_size(limit)} may be written to disk in a day")
+        return _weighed(case, limit)
     seen = "nothing limits what is written to disk in a day"
     if drives and all(drive.spins or drive.virtual for drive in drives):
         return Finding(name, Grade.OK, f"{seen}; no drive here is seen to wear")
     advice = (
         "set disk.dwpd to what the data sheet says (about 1 for drives of servers, 0.3 for others),"
         " or write.per_day"
+    )
+    return Finding(name, Grade.WARN, seen, advice)
+
+
+def _weighed(case: Case, limit: int) -> Finding:
+    """A budget of so many bytes a day; a warning where a disk tier can do nothing with it."""
+    name, size = "write budget", case.config.disk.size
+    seen = f"{format_size(limit)} may be written to disk in a day"
+    days = size / limit
+    if limit >= OBJECT_BYTES_MIN and days <= FILL_DAYS_MAX:
+        return Finding(name, Grade.OK, seen)
+    if limit < OBJECT_BYTES_MIN:
+        seen += f", less than one object of the usual {format_size(OBJECT_BYTES_MIN)}"
+    else:
+        seen += f": disk.size of {format_size(size)} is full after {days / YEAR_DAYS:,.1f} years"
+    key = "write.per_day" if limit == case.config.write.per_day else "disk.dwpd"
+    advice = (
+        f"raise {key}: drives are rated for 0.3 to 3 times what they hold in a day; "
+        "0 is no limit, and a cache that must not write does without disk.paths"
     )
     return Finding(name, Grade.WARN, seen, advice)

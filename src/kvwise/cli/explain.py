@@ -150,7 +150,7 @@ def command(  # noqa: PLR0913  one parameter for each option
 def _show(told: _Told, console: Console, *, counts_back: bool) -> None:
     """Decisions, how good their estimates were, and how objects are written."""
     if not told.decisions:
-        console.print("no decisions yet")
+        console.print(told.nothing, highlight=False, markup=False, soft_wrap=True)
     elif counts_back:
         console.print("times count back from the last decision in the log\n", highlight=False)
     if told.decisions:
@@ -189,12 +189,14 @@ class _Told:
     Attributes:
         at_ns: when it was so, on the clock of the decisions; None is at the last of them.
         coding: how objects are written to the tiers, as far as is known.
+        nothing: what is said where there are no decisions.
     """
 
     decisions: list[Decision]
     estimates: dict[str, _Estimates]
     at_ns: int | None
     coding: Mapping[str, Any]
+    nothing: str = "no decisions yet"
 
 
 def _socket(url: str | None, file: Path | None) -> str:
@@ -204,6 +206,8 @@ def _socket(url: str | None, file: Path | None) -> str:
 
 def _read(log: Path, limit: int) -> _Told:
     """The last decisions of an event log or a decision log."""
+    if log.is_file() and not log.stat().st_size:
+        return _Told([], {}, None, {}, f"{log} is empty: nothing was written to it yet")
     if is_decision_log(log):
         decisions, calibration = read_decisions(log, limit)
         coding: Mapping[str, Any] = {}

@@ -181,6 +181,7 @@ def _ready(config: Config, node: Node, metrics: MetricsServer | None, *, as_json
     """The line that says what is served, and where."""
     status = node.status()
     tiers, backing = status["levels"]["tiers"], status["arena"]["backing"]
+    budget_bytes = status["endurance"].get("disk", {}).get("budget_per_day_bytes", 0)
     address = ""
     if metrics is not None:
         host = split_address(config.serve.metrics)[0]
@@ -194,6 +195,7 @@ def _ready(config: Config, node: Node, metrics: MetricsServer | None, *, as_json
             "dram_bytes": tiers["dram"]["capacity_bytes"],
             "backing": backing,
             "disk_bytes": config.disk.size,
+            "write_bytes_per_day": budget_bytes,
             "objects": status["levels"]["blocks"],
             "metrics": address,
         }
@@ -203,6 +205,8 @@ def _ready(config: Config, node: Node, metrics: MetricsServer | None, *, as_json
         found = tiers["disk"]["objects"]
         where = ", ".join(config.disk.paths)
         parts.append(f"{format_size(config.disk.size)} of disk in {where} ({found} objects found)")
+    if budget_bytes:
+        parts.append(f"{format_size(budget_bytes)} may be written to disk in a day")
     if address:
         parts.append(f"metrics at {address}")
     return f"kvwise {kvwise.__version__} serves {config.socket_path}: " + "; ".join(parts)

@@ -39,6 +39,10 @@ from kvwise.sim.world import AUDIT_EVERY, Outcome, run_seed
 
 EXIT_BROKEN = 1
 SEEDS = 200
+SEEDS_MAX = 1_000_000
+"""Hours of work; whoever wants more goes on with --first."""
+
+SEED_MAX = (1 << 64) - 1
 SEEDS_AT_ONCE = 8
 EVENTS_SHOWN = 12
 
@@ -130,10 +134,18 @@ Examples:
     "files", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FILE...]"
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), default=SEEDS, show_default=True, help="How many seeds."
+    "--seeds",
+    type=click.IntRange(1, SEEDS_MAX),
+    default=SEEDS,
+    show_default=True,
+    help="How many seeds.",
 )
 @click.option(
-    "--first", type=click.IntRange(0), default=0, show_default=True, help="The first of them."
+    "--first",
+    type=click.IntRange(0, SEED_MAX),
+    default=0,
+    show_default=True,
+    help="The first of them.",
 )
 @click.option("--seed", help="Run this one seed only, and tell its failure in full.")
 @click.option(
@@ -302,6 +314,8 @@ def _number(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a number", param_hint="--seed") from error
     if seed < 0:
         raise click.BadParameter(f"{text!r} is below 0", param_hint="--seed")
+    if seed > SEED_MAX:
+        raise click.BadParameter(f"{text!r} is above {SEED_MAX}", param_hint="--seed")
     return seed
 
 

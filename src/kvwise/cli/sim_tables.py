@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from kvwise.sim.replay.brains import LEARNS
 from kvwise.sim.replay.profile import Profile
 from kvwise.sim.replay.sweep import Result
 from kvwise.sim.trace.records import Trace
 from kvwise.units import format_size
+
+OWN = "*"
+"""Marks what a daemon does that is told nothing else."""
 
 
 def show_results(
@@ -25,8 +29,9 @@ def show_results(
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         run, closed = result.run, result.bounds.gap_closed(result.hit_ratio)
+        own = result.job.eviction == LEARNS
         table.add_row(
-            result.job.eviction,
+            f"{result.job.eviction} {OWN}" if own else result.job.eviction,
             _short(result.job.capacity_tokens),
             format_size(result.job.capacity_tokens * profile.kv_bytes_per_token),
             f"{result.hit_ratio:.4f}",
@@ -40,8 +45,9 @@ def show_results(
     console.print(table)
     console.print(
         "\nhits: of all input blocks, the cold start included. LRU, best: an exact LRU, and the "
-        "most that\nany cache could hit. closed: how far from LRU to best. written: blocks taken "
-        "in, of all input\nblocks. saved, lost: seconds of computing less those of loading.",
+        "most that\nany cache could hit. closed: how far from LRU to best, - where they are the "
+        "same.\nwritten: blocks taken in, of all input blocks. saved, lost: seconds of computing "
+        "less those of\nloading. *: the policy of a daemon that is told no other.",
         soft_wrap=True,
     )
 

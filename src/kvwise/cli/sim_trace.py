@@ -186,7 +186,8 @@ def _tokens(text: str) -> list[int]:
             tokens = float(number) * scale
         except ValueError as error:
             raise ConfigError(
-                f"--capacity-tokens: {part!r} is no number of tokens; hint: write 1000000 or 1M"
+                f"--capacity-tokens: {part!r} is no number of tokens; hint: a number alone or with "
+                f"{', '.join(SCALE)} at its end, as in 1000000, 300k, 1M and 2.5G"
             ) from error
         if not 1 <= tokens <= TOKENS_MAX:
             raise ConfigError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import click
 import msgspec
@@ -17,9 +18,9 @@ from kvwise.bench.progress import Terminal
 from kvwise.cli.options import Finite, giving
 from kvwise.cli.processes import spread
 from kvwise.cli.reading import Reading, options_of
-from kvwise.cli.sim_tables import heading
+from kvwise.cli.sim_tables import OWN, heading
 from kvwise.errors import ConfigError
-from kvwise.sim.replay.curves import ABLATION, EVERYTHING, RULES, WriteResult, results_of
+from kvwise.sim.replay.curves import ABLATION, EVERYTHING, OURS, RULES, WriteResult, results_of
 from kvwise.sim.replay.profile import Profile
 from kvwise.sim.replay.tape import Tape, tape_of
 from kvwise.sim.replay.writes import (
@@ -48,8 +49,22 @@ LEGEND = (
     "the KV size of the profile. disk hits: blocks on disk and not in memory. others: the most\n"
     "that writing all or what was seen before has for as many bytes or fewer, and ratio: disk\n"
     "hits over that; all: the same of all hits. hits: of all input blocks. saved: seconds of\n"
-    "computing less those of loading, of what came from disk; in all: from memory too."
+    "computing less those of loading, of what came from disk; in all: from memory too. *: what a\n"
+    "daemon does; the others are there to compare."
 )
+
+DAY_BYTES_MAX = 1 << 60
+
+
+class _Budget(NamedTuple):
+    """What may be written in a day: a share of what writing all takes, or bytes; the other is 0."""
+
+    share: float = 0.0
+    day_bytes: int = 0
+
+
+_Pair = tuple[WriteJob, WriteRun]
+"""A run, and what came of it."""
 
 
 class Writing(TypedDict):
@@ -94,8 +109,8 @@ writing = giving(
             "--budgets",
             default=BUDGETS,
             show_default=True,
-            metavar="SHARE[,SHARE...]",
-            help="What may be written in a day, as shares of what writing all takes.",
+            metavar="BUDGET[,BUDGET...]",
+            help="What may be written in a day: shares of what writing all takes, or sizes as 1TB.",
         ),
     ]
 )
@@ -121,56 +136,96 @@ def run_curves(
     """
     profile, jobs = how
     budgets, disk_rate = _budgets(said["budgets"]), _rate(said["disk_rate"])
+    console = Console(highlight=False)
+    console.width = max(console.width, COLUMNS_MIN)
+    done = list[_Pair]()
     with Terminal(Console(stderr=True)) as progress:
         trace = read(paths, options_of(reading), progress.now)
         tape = tape_of(trace)
         machine = machine_of(tape, (said["dram_share"], said["disk_share"]), disk_rate)
-        results = _results(tape, profile, machine, budgets, (jobs, progress.now))
+        try:
+            for pair in _pairs(tape, profile, machine, budgets, (jobs, progress.now)):
+                done.append(pair)
+                progress.done(_line(*pair))
+        except KeyboardInterrupt:
+            if done and not as_json:
+                _show([WriteResult(job, run, None) for job, run in _sorted(done)], tape, console)
+            raise
+    pairs = _sorted(done)
+    results = results_of([job for job, _ in pairs], [run for _, run in pairs])
     if as_json:
         told = {"format": trace.format, "profile": msgspec.to_builtins(profile)}
         tiers = {"distinct_blocks": tape.distinct_blocks, **msgspec.to_builtins(machine)}
         runs = [result.to_builtins() for result in results]
         click.echo(json.dumps({**told, **tiers, "runs": runs}, indent=2))
         return 0
-    console = Console(highlight=False)
-    console.width = max(console.width, COLUMNS_MIN)
     heading(trace, profile, console)
     _show(results, tape, console)
     return 0
 
 
-def _results(
+def _line(job: WriteJob, run: WriteRun) -> str:
+    """A run that is done, in a line."""
+    written = run.disk_bytes_written / TERABYTE
+    return f"{job.told()}: {run.disk_hits:,} disk hits for {written:.3g} TB written"
+
+
+def _sorted(pairs: Sequence[_Pair]) -> list[_Pair]:
+    """Runs by rule, those with the largest budget first."""
+    rules = (*RULES, ABLATION)
+    return sorted(pairs, key=lambda one: (rules.index(one[0].rule), -(one[0].share or inf)))
+
+
+def _pairs(
     tape: Tape,
     profile: Profile,
     machine: Machine,
-    budgets: Sequence[float],
+    budgets: Sequence[_Budget],
     how: tuple[int, Report],
-) -> list[WriteResult]:
+) -> Iterator[_Pair]:
     """Every rule without a limit, and then under every budget, which the first runs tell."""
-    rules = (*RULES, ABLATION)
+    rules, written_bytes = (*RULES, ABLATION), 0
+    total = len(rules) * (1 + len(budgets))
     free = [WriteJob(rule, machine) for rule in rules]
-    first = list(_runs(tape, profile, free, *how))
-    written_bytes = first[rules.index(EVERYTHING)].disk_bytes_written
+    for job, run in zip(free, _runs(tape, profile, free, how, (0, total)), strict=True):
+        if job.rule == EVERYTHING:
+            written_bytes = run.disk_bytes_written
+        yield job, run
+    whole = per_day_bytes(tape, written_bytes, 1.0)
     limited = [
-        WriteJob(rule, machine, share, per_day_bytes(tape, written_bytes, share))
+        WriteJob(
+            rule,
+            machine,
+            budget.share or budget.day_bytes / whole,
+            budget.day_bytes or per_day_bytes(tape, written_bytes, budget.share),
+        )
         for rule in rules
-        for share in budgets
+        for budget in budgets
     ]
-    runs = first + list(_runs(tape, profile, limited, *how))
-    found = results_of(free + limited, runs)
-    return sorted(found, key=lambda one: (rules.index(one.job.rule), -(one.job.share or 1e9)))
+    yield from zip(limited, _runs(tape, profile, limited, how, (len(free), total)), strict=True)
 
 
 def _runs(
-    tape: Tape, profile: Profile, wanted: Sequence[WriteJob], processes: int, report: Report
+    tape: Tape,
+    profile: Profile,
+    wanted: Sequence[WriteJob],
+    how: tuple[int, Report],
+    place: tuple[int, int],
 ) -> Iterator[WriteRun]:
-    """What comes of every job, in order."""
+    """What comes of every job, in order; `place` is how many were before, and how many in all."""
+    (processes, report), (before, total) = how, place
     if processes == 1:
-        yield from (run_writes(tape, profile, job, report) for job in wanted)
+        for done, job in enumerate(wanted, before):
+            yield run_writes(tape, profile, job, partial(_told_after, done, total, report))
         return
-    for done, run in enumerate(spread(partial(_alone, tape, profile), wanted, processes), 1):
-        report(f"{done} of {len(wanted)} runs")
+    for done, run in enumerate(spread(partial(_alone, tape, profile), wanted, processes), before):
+        report(f"{done + 1} of {total} runs")
         yield run
+
+
+def _told_after(done: int, total: int, report: Report, text: str) -> None:
+    """Say how far a run is, after how far all of them are."""
+    report(f"{done} of {total} runs; {text}")
 
 
 def _alone(tape: Tape, profile: Profile, job: WriteJob) -> WriteRun:
@@ -194,21 +249,30 @@ def _rate(text: str) -> int:
     return rate
 
 
-def _budgets(text: str) -> list[float]:
-    """Shares, each once, the largest first."""
-    found = []
-    for part in text.split(","):
-        try:
-            share = float(part)
-        except ValueError as error:
-            hint = f"shares of what is written without a limit, as in {BUDGETS}"
-            raise ConfigError(f"--budgets: {part!r} is no number; hint: {hint}") from error
-        if not 1e-6 <= share <= 1e3:
-            raise ConfigError(f"--budgets: {part!r} is not from 0.000001 to 1000; hint: {BUDGETS}")
-        found.append(share)
+def _budgets(text: str) -> list[_Budget]:
+    """Budgets, each once, shares and bytes a day."""
+    found = [_budget(part) for part in text.split(",")]
     if len(found) > BUDGETS_MAX:
         raise ConfigError(f"--budgets: {len(found)} are more than {BUDGETS_MAX}; hint: {BUDGETS}")
-    return sorted(set(found), reverse=True)
+    return list(dict.fromkeys(found))
+
+
+def _budget(text: str) -> _Budget:
+    """A number is a share of what is written without a limit, a size the bytes of a day."""
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if 1e-6 <= share <= 1e3:
+        return _Budget(share=share)
+    try:
+        day_bytes = parse_size(text) if text[-1:] in {"B", "b"} else 0
+    except (ValueError, OverflowError):
+        day_bytes = 0
+    if not 0 < day_bytes <= DAY_BYTES_MAX:
+        hint = f"shares from 0.000001 to 1000 of what is written without a limit, as in {BUDGETS}"
+        raise ConfigError(f"--budgets: {text!r} is none; hint: {hint}, or bytes a day, as in 1TB")
+    return _Budget(day_bytes=day_bytes)
 
 
 def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
@@ -226,7 +290,7 @@ def _show(results: Sequence[WriteResult], tape: Tape, console: Console) -> None:
     for result in results:
         run, beside, share = result.run, result.beside, result.job.share
         table.add_row(
-            result.job.rule.name,
+            f"{result.job.rule.name} {OWN}" if result.job.rule == OURS else result.job.rule.name,
             "no limit" if share is None else f"{share:.4g}",
             f"{run.disk_blocks_written:,}",
             f"{run.disk_bytes_written / TERABYTE:.3g}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -34,6 +35,9 @@ from kvwise.units import parse_size
 REQUESTS_MAX = 10_000_000
 REPORT_EVERY = 1_000
 SHARE_MAX = 1_000.0
+CUT = 1.05
+"""Sessions that are so many times shorter than they were to be are told: that is no chance."""
+
 STDOUT = "-"
 
 
@@ -185,8 +189,9 @@ def make(
     """Make up a trace of chat, rag, agent or oneshot work, or of several in one.
 
     The file has the mooncake format, with the session of each request in `session_id`. One seed
-    gives the same file again. At SHARE 1 a kind's sessions start as often as its parameter
-    `starts` says; 0.5 makes them half as many.
+    gives the same file again. The trace ends in the middle of sessions, so those it cuts off have
+    fewer requests than `turns` says; how many there are on average is told. At SHARE 1 a kind's
+    sessions start as often as its parameter `starts` says; 0.5 makes them half as many.
     """
     shares = _shares(kinds)
     settings = _settings(shares, changes)
@@ -194,13 +199,20 @@ def make(
         require_target(output, may_replace=size["force"], option="-o")
     requests = size["requests"]
     rows = islice(make_rows(shares, settings, size["seed"]), requests)
+    tally = Tally()
     with Terminal(Console(stderr=True)) as progress:
-        told = _told(rows, requests, progress)
+        told = _told(rows, requests, tally, progress)
         if str(output) == STDOUT:
             _print(told)
             return 0
         _write(told, output)
-        progress.done(f"{requests} requests in {output}")
+        progress.done(f"{requests} requests in {output}, of {tally.total} sessions")
+        for kind, mean in tally.means():
+            if (turns := settings[kind].get("turns", 0)) > CUT * mean:
+                progress.note(
+                    f"{kind}: {mean:.1f} requests a session and not {turns:g}, since the end of "
+                    "the trace or context_tokens cuts some off; more --requests cut off fewer"
+                )
     return 0
 
 
@@ -268,11 +280,37 @@ def _value(parameter: Parameter, name: str, text: str) -> float:
     return value
 
 
-def _told(rows: Iterator[Row], total: int, progress: Terminal) -> Iterator[Row]:
-    """The same rows, with word of how far they are."""
+class Tally:
+    """Requests and sessions of each kind. Sessions are numbered in the order of their first."""
+
+    def __init__(self) -> None:
+        """None was made yet."""
+        self._requests: Counter[str] = Counter()
+        self._last: dict[str, int] = {}
+
+    def add(self, session: str) -> None:
+        """One more request of a session."""
+        kind, _, number = session.rpartition("-")
+        self._requests[kind] += 1
+        self._last[kind] = max(self._last.get(kind, 0), int(number))
+
+    @property
+    def total(self) -> int:
+        """Sessions of all kinds."""
+        return sum(self._last.values()) + len(self._last)
+
+    def means(self) -> Iterator[tuple[str, float]]:
+        """Requests of a session of each kind, on average."""
+        for kind, last in self._last.items():
+            yield kind, self._requests[kind] / (last + 1)
+
+
+def _told(rows: Iterator[Row], total: int, tally: Tally, progress: Terminal) -> Iterator[Row]:
+    """The same rows, counted, with word of how far they are."""
     for number, row in enumerate(rows):
         if number % REPORT_EVERY == 0:
             progress.now(f"{number} of {total} requests")
+        tally.add(row.session_id)
         yield row
 
 

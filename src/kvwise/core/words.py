@@ -58,7 +58,6 @@ class Why(Enum):
     WORTH = "worth"
     FULL = "full"
     DISABLED = "disabled"
-    ADMITTED = "admitted"
     EVICTED = "evicted"
     CORRUPT = "corrupt"
     FAILED = "failed"

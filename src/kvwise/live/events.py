@@ -246,6 +246,8 @@ class Recording:
         self.complete = True
         try:
             found = self._file.read(len(MAGIC))
+            if not found:
+                raise FrameError(f"{path} is empty: nothing was written to it yet")
             if not found.startswith(FAMILY):
                 raise FrameError(f"{path} is not a kvwise event log")
             if found != MAGIC:

@@ -368,9 +368,14 @@ def test_drives_last_as_their_maker_says() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "missing required field `device`"),
+        ("", "device: it is missing"),
         ("", "begins with [device]"),
-        ("engine = 1", "engine: it is a section"),
+        ("", "begins with [dram]"),
+        ("engine = 1", "engine: it is a section, which begins with [engine]"),
+        ("[engine]\ncuont = 2\ntoken_s = 0.0", "engine.cuont: there is no such key; is it engine"),
+        ("[engine]\ncuont = 2\ntoken_s = 0.0", "engine.token_s: expected `float` > 0"),
+        ("[disk]\nsize = 1\n[brain]\neviction = 'x'", "disk.write_bytes_per_s: it is missing"),
+        ("[disk]\nsize = 1\n[brain]\neviction = 'x'", "brain.eviction: there is no 'x', only"),
         ("[engine]\ncount = 0", "engine.count: "),
         ("[engine]\ncounts = 1", "counts"),
         ('[engine]\nprofile = "x"', "there is no 'x'"),

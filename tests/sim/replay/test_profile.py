@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from kvwise.errors import ConfigError
-from kvwise.sim.replay.profile import DEFAULT, LLAMA_70B_ROWS, PROFILES, fit, read_profile
+from kvwise.sim.replay.profile import (
+    DEFAULT,
+    LLAMA_70B_ROWS,
+    PROFILES,
+    fit,
+    profile_of,
+    read_profile,
+)
 
 PROFILE = PROFILES[DEFAULT]
 
@@ -42,6 +49,20 @@ def test_a_file_changes_some_keys(tmp_path: Path) -> None:
     assert str(path) in profile.source
 
 
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    """A list of keys, each with what is wrong with it, and one hint."""
+    wrong = {"tokens_s": 1.0, "step_s": -1.0, "link_bytes_per_s": "fast", "decode_step_s": 0.1}
+    with pytest.raises(ConfigError) as caught:
+        profile_of(wrong, "mine.toml")
+    first, *listed, hint = str(caught.value).splitlines()
+
+    assert (first, hint[:6]) == ("mine.toml:", "hint: ")
+    assert [line.partition(":")[0].strip() for line in listed] == [
+        "tokens_s", "step_s", "link_bytes_per_s",
+    ]  # fmt: skip
+    assert "is it token_s?" in listed[0]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -52,7 +73,7 @@ def test_a_file_changes_some_keys(tmp_path: Path) -> None:
         ("kv_bytes_per_token = 0", "kv_bytes_per_token: "),
         ('link_bytes_per_s = "-1GB"', "link_bytes_per_s: not a size"),
         ("tokens_s = 1.0", "tokens_s"),
-        ('profile = "other"', "profile: there is no 'other'; hint: "),
+        ('profile = "other"', "profile: there is no 'other', only llama-3.1-70b-8xh100; hint: "),
         ("profile = [1]", "profile: "),
         ("prefill_rows = [[1, 0.1], [1, 0.2], [1, 0.3]]", "prefill_rows: three"),
         ("prefill_rows = [[1, 0.1, 3]]", "prefill_rows"),

@@ -50,7 +50,7 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
         ("output_length", -1),
         ("output_length", None),
         ("hash_ids[1]", [1, "two"]),
-        ("hash_ids[0]", [1 << 80]),
+        ("hash_ids[0]", [1.5]),
         ("session_id", []),
     ],
 )
@@ -68,7 +68,9 @@ def test_a_bad_field_is_named(field: str, value: object, tmp_path: Path) -> None
         (GOOD.replace("3", "NaN"), "invalid character"),
         (GOOD.replace("[1]", "[" + "9" * 5000 + "]"), "field hash_ids[0]: Integer value out of"),
         (GOOD.replace("}", ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}"), "nested too deeply"),
-        (GOOD.replace("}", ', "session_id": "\\ud800"}'), "truncated"),
+        (GOOD.replace("}", ', "session_id": "\\ud800"}'), "half a character: \\ud800 needs"),
+        (GOOD.replace("}", ', "session_id": "\\ud800\\n"}'), "half a character: \\ud800 needs"),
+        (GOOD.replace("}", ', "session_id": "\\ud800'), "truncated"),
         (GOOD.encode().replace(b"}", b', "session_id": "\xff"}'), "Invalid UTF-8"),
         (b"\xff\xfe\x00", "malformed"),
         ("[1, 2]", "Expected `object`, got `array`"),
@@ -85,6 +87,37 @@ def test_a_bad_line_is_named(line: str | bytes, said: str, tmp_path: Path) -> No
 
     assert message.startswith(f"{path}:2: ")
     assert said in message
+
+
+@pytest.mark.parametrize("more", ["", f"\n{GOOD}\n", "\n\n" + GOOD])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (GOOD.replace("3", "NaN"), "invalid character"),
+        (GOOD.replace("}", ', "session_id": "\\ud800"}'), "half a character: \\ud800 needs"),
+        (GOOD[:-1], "truncated"),
+        (GOOD[:-3], "truncated"),
+        (f"{GOOD} {GOOD}", "trailing characters"),
+    ],
+)
+def test_a_bad_first_line_is_named(line: str, said: str, more: str, tmp_path: Path) -> None:
+    """A first line that tells no format is the one that is damaged, whatever comes after it."""
+    path = written(tmp_path, line + more)
+    message = refused(path)
+
+    assert message.startswith(f"{path}:1: ")
+    assert said in message
+
+
+def test_a_bad_line_of_a_document_is_named(tmp_path: Path) -> None:
+    """A document over many lines is refused by the line at which it stops being JSON."""
+    text = json.dumps(json.loads(SAMPLE["weka"].read_text()), indent=1)
+    path = written(tmp_path, text)
+    assert load(path).requests == load(SAMPLE["weka"]).requests
+    line = text[: text.index('"in"')].count("\n") + 1
+    written(tmp_path, text.replace('"in":', '"in"', 1))
+
+    assert refused(path).startswith(f"{path}:{line}: JSON is malformed")
 
 
 @pytest.mark.parametrize("ids", [[], [1, 2], [1, 2, 3, 4, 5]])
@@ -279,6 +312,16 @@ def test_a_good_row_is_accepted(tmp_path: Path) -> None:
     trace = load(written(tmp_path, GOOD))
 
     assert msgspec.structs.asdict(trace.requests[0])["input_tokens"] == 3
+
+
+def test_ids_may_be_hashes(tmp_path: Path) -> None:
+    """Any whole number is an id, however many bits it has, and no two are mixed up."""
+    ids = [(1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 127, -(1 << 63), -(1 << 80), 0]
+    rows = [ROW | {"hash_ids": [name]} for name in ids]
+    trace = load(written(tmp_path, "\n".join(json.dumps(row) for row in [*rows, *rows])))
+
+    assert len(trace.parents) == len(ids)
+    assert [list(one.blocks) for one in trace.requests] == [[n] for n in range(len(ids))] * 2
 
 
 def test_a_file_that_is_given_twice(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from typing import Any
 from kvwise.core.admit import ADMISSIONS, ALL, WORTH
 from kvwise.sim.replay.writes import LRU, Rule, WriteJob, WriteRun
 
-RULES = (*(Rule(name, LRU) for name in ADMISSIONS if name != WORTH), Rule(WORTH, WORTH))
+OURS = Rule(WORTH, WORTH)
+"""What a daemon does."""
+
+RULES = (*(Rule(name, LRU) for name in ADMISSIONS if name != WORTH), OURS)
 """What the stacks that people have do, and then what kvwise does."""
 
 ABLATION = Rule(WORTH, LRU)

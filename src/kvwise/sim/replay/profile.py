@@ -18,6 +18,7 @@ from kvwise.sim.replay.settings import (
     SECONDS_MAX,
     Bytes,
     Count,
+    Misfit,
     Rate,
     Seconds,
     read_toml,
@@ -87,8 +88,8 @@ def fit(rows: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     fixed, token, pair = (float(weight) for weight in weights)
     if not 0 < token <= TOKEN_S_MAX or pair > PAIR_S_MAX or fixed > SECONDS_MAX:
         raise ConfigError(
-            "prefill_rows: these times fit no law a + b*n + g*n*n/2 whose b is above 0; "
-            "hint: seconds grow with tokens at least as fast as they do"
+            "prefill_rows: these times fit no law a + b*n + g*n*n/2 whose b is above 0: "
+            "seconds grow with tokens at least as fast as they do"
         )
     return fixed, token, pair
 
@@ -136,24 +137,24 @@ def profile_of(values: Mapping[str, object], source: str) -> Profile:
     Times of whole prefills as `prefill_rows` stand for `step_s`, `token_s` and `pair_s`.
 
     Raises:
-        ConfigError: a key is unknown or its value cannot be.
+        Misfit: a key is unknown or its value cannot be.
     """
     given = dict(values)
     base = given.pop("profile", DEFAULT)
     if not isinstance(base, str) or base not in PROFILES:
-        raise ConfigError(f"{source}: profile: there is no {base!r}; hint: {', '.join(PROFILES)}")
+        raise Misfit(source, [f"profile: there is no {base!r}, only {', '.join(PROFILES)}"])
     if not given:
         return PROFILES[base]
     rows = given.pop("prefill_rows", None)
     if rows is not None:
         mixed = given.keys() & {"step_s", "token_s", "pair_s"}
         if mixed:
-            raise ConfigError(f"{source}: prefill_rows and {min(mixed)} say the same thing twice")
+            raise Misfit(source, [f"prefill_rows and {min(mixed)} say the same thing twice"])
         table = understand({"prefill_rows": rows}, _Rows, source)
         try:
             fitted = fit(table.prefill_rows)
         except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from error
+            raise Misfit(source, [str(error)]) from error
         given |= dict(zip(("step_s", "token_s", "pair_s"), fitted, strict=True))
     known = {name: getattr(PROFILES[base], name) for name in Profile.__struct_fields__}
     unsaid = {"name": f"{base}, changed", "as_of": "not said", "source": source}

@@ -1,17 +1,18 @@
 """Settings of simulated machines, read from TOML. It knows shapes and bounds, and no meaning.
 
-Every refusal names the key, as `section.key`, and what was expected there.
+Every refusal names all keys that are wrong, as `section.key`, and what was expected there.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from kvwise.errors import ConfigError
 from kvwise.units import parse_size
@@ -52,41 +53,81 @@ def read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not valid TOML: {error}; {_HINT}") from error
 
 
-def understand(values: object, kind: type[T], source: str) -> T:
+class Misfit(ConfigError):
+    """Settings that cannot be.
+
+    Attributes:
+        faults: everything that is wrong, each with its key first.
+    """
+
+    def __init__(self, source: str, faults: Sequence[str]) -> None:
+        """One fault is a line, several are a list."""
+        self.faults = tuple(faults)
+        one, *more = self.faults
+        listed = "".join(f"\n  {fault}" for fault in self.faults)
+        super().__init__(f"{source}:{listed}\n{_HINT}" if more else f"{source}: {one}; {_HINT}")
+
+
+def understand(values: Mapping[str, object], kind: type[T], source: str) -> T:
     """Values as a structure; texts of sizes become numbers.
 
     Raises:
-        ConfigError: something is unknown, missing, of another type or out of bounds.
+        Misfit: something is unknown, missing, of another type or out of bounds.
     """
+    faults = [*faults_of(values, kind)]
+    if faults:
+        raise Misfit(source, faults)
+    return msgspec.convert(_sized(values, ""), kind)
+
+
+def faults_of(values: Mapping[str, object], kind: type[Any], inside: str = "") -> Iterator[str]:
+    """Everything that keeps values from being a structure, each fault with its key first.
+
+    `inside` is the section that they are of, with a dot at its end.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key in [key for key in values if key not in fields]:
+        near = get_close_matches(key, fields, n=1)
+        meant = f"; is it {inside}{near[0]}?" if near else f", but {', '.join(fields)}"
+        yield f"{inside}{key}: there is no such key{meant}"
+    for key, field in fields.items():
+        section = _section(field.type)
+        if key in values and section is None:
+            yield from _misread(values[key], field.type, f"{inside}{key}")
+        elif key in values:
+            value = values[key]
+            if isinstance(value, dict):
+                yield from faults_of(value, section, f"{inside}{key}.")
+            else:
+                yield f"{inside}{key}: it is a section, which begins with [{key}]"
+        elif field.required:
+            begins = "" if section is None else f"; it is a section, which begins with [{key}]"
+            yield f"{inside}{key}: it is missing{begins}"
+
+
+def _section(kind: Any) -> Any:
+    """The structure that a field holds, or None where it holds a value."""
+    kinds = (kind, *get_args(kind))
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, Struct)), None)
+
+
+def _misread(value: object, kind: Any, name: str) -> Iterator[str]:
+    """Why a value cannot be what it should be, if it cannot."""
     try:
-        return msgspec.convert(_sized(values, ""), kind)
+        msgspec.convert(_sized(value, name), kind)
+    except (ValueError, OverflowError) as error:
+        yield f"{name}: {error}"
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_spoken(str(error))}; {_HINT}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        said, _, place = str(error).partition(" - at `$")
+        yield f"{name}{place.rstrip('`')}: {said[:1].lower()}{said[1:]}"
 
 
-def _sized(values: object, name: str) -> object:
-    """The same values, with the sizes among them as numbers of bytes."""
-    if isinstance(values, dict):
-        return {key: _sized(value, f"{name}.{key}".lstrip(".")) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_sized(value, name) for value in values]
-    if isinstance(values, str) and name.endswith(_SIZES):
-        try:
-            return parse_size(values)
-        except (ValueError, OverflowError) as error:
-            raise ConfigError(f"{name}: {error}") from error
-    return values
+def _sized(value: object, name: str) -> object:
+    """The same, with the sizes in it as numbers of bytes.
 
-
-def _spoken(text: str) -> str:
-    """What the converter says, with the key first."""
-    found = re.fullmatch(r"(.*?) - at `\$\.?(.*)`", text)
-    if not found:
-        missing = re.fullmatch(r"Object (missing required field `(.+)`)", text)
-        if missing:
-            return f"{missing[1]}, which is a section and begins with [{missing[2]}]"
-        return text[:1].lower() + text[1:]
-    said, key = found[1], found[2]
-    return f"{key}: {said[:1].lower()}{said[1:]}"
+    Raises:
+        ValueError, OverflowError: the text of a size is none.
+    """
+    if isinstance(value, Mapping):
+        return {key: _sized(one, key) for key, one in value.items()}
+    return parse_size(value) if isinstance(value, str) and name.endswith(_SIZES) else value

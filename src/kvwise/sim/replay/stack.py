@@ -12,10 +12,19 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from kvwise.core.policies import POLICIES
-from kvwise.errors import ConfigError
 from kvwise.sim.replay.brains import LEARNS
-from kvwise.sim.replay.profile import Profile, profile_of
-from kvwise.sim.replay.settings import Bytes, Count, Rate, Seconds, Share, read_toml, understand
+from kvwise.sim.replay.profile import DEFAULT, PROFILES, Profile, profile_of
+from kvwise.sim.replay.settings import (
+    Bytes,
+    Count,
+    Misfit,
+    Rate,
+    Seconds,
+    Share,
+    faults_of,
+    read_toml,
+    understand,
+)
 
 
 class _Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +136,7 @@ def read_stack(path: Path) -> Stack:
     """The stack in a file.
 
     Raises:
-        ConfigError: it is none; the message names the key.
+        ConfigError: it cannot be read, or is none; the message names all keys that are wrong.
     """
     return stack_of(read_toml(path), str(path))
 
@@ -136,23 +145,27 @@ def stack_of(values: Mapping[str, object], source: str) -> Stack:
     """A stack from sections of keys.
 
     Raises:
-        ConfigError: something is unknown, missing or cannot be.
+        Misfit: something is unknown, missing or cannot be.
     """
     engine = values.get("engine", {})
-    if not isinstance(engine, dict):
-        raise ConfigError(f"{source}: engine: it is a section; hint: write it as [engine]")
-    own = {key: value for key, value in engine.items() if key in _Engine.__struct_fields__}
-    speeds = {key: value for key, value in engine.items() if key not in own}
-    profile = profile_of(speeds, f"{source}: engine")
-    file = understand({**values, "engine": own}, _File, source)
+    said = dict(engine) if isinstance(engine, dict) else {}
+    own = {key: said.pop(key) for key in _Engine.__struct_fields__ if key in said}
+    sections = {**values, "engine": own if isinstance(engine, dict) else engine}
+    faults, profile = [*faults_of(sections, _File)], PROFILES[DEFAULT]
+    try:
+        profile = profile_of(said, f"{source}: engine")
+    except Misfit as error:
+        faults = [*(f"engine.{fault}" for fault in error.faults), *faults]
+    brain = values.get("brain")
+    policy = brain.get("eviction", LEARNS) if isinstance(brain, dict) else LEARNS
+    if isinstance(policy, str) and policy not in POLICIES:
+        faults.append(f"brain.eviction: there is no {policy!r}, only {', '.join(POLICIES)}")
+    if faults:
+        raise Misfit(source, faults)
+    file = understand(sections, _File, source)
     if file.dram.link_bytes_per_s is not None:
         link = {"link_bytes_per_s": file.dram.link_bytes_per_s}
         profile = profile_of({**_told(profile), **link}, source)
-    if file.brain.eviction not in POLICIES:
-        raise ConfigError(
-            f"{source}: brain.eviction: there is no {file.brain.eviction!r}; "
-            f"hint: {', '.join(POLICIES)}"
-        )
     parts = {name: getattr(file, name) for name in _File.__struct_fields__}
     return Stack(profile=profile, **parts)
 

@@ -33,7 +33,7 @@ class Parameter:
 _STARTS = "sessions that start in a second, on average"
 _OUTPUT = "mean tokens of an answer"
 _SYSTEM = "tokens that all prompts of this kind begin with"
-_TURNS = "mean requests of a session"
+_TURNS = "mean requests of a session, where nothing ends it early"
 _ADDED = "mean tokens that a turn adds"
 _CONTEXT = "tokens of a prompt after which a session ends"
 _ENGINE = "milliseconds in which the engine makes a token of the answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -118,9 +119,7 @@ def detect(source: Source) -> str:
     if text.startswith(b"["):
         return "sharegpt"
     if text.startswith(b"{"):
-        keys = _keys(text)
-        if keys is None:
-            keys = source.decode(msgspec.json.Decoder(Keys), source.document())
+        keys = _keys(source, line, text)
         if keys.keys() >= PLAN:
             source.refuse(
                 "this is a plan that kvwise wrote, and no trace",
@@ -140,12 +139,41 @@ def detect(source: Source) -> str:
     return name
 
 
-def _keys(text: bytes) -> Keys | None:
-    """The fields of a line, or None when it is not a whole object."""
+def _keys(source: Source, line: int, text: bytes) -> Keys:
+    """The fields of the first line, or of the whole document where that only begins there.
+
+    Raises:
+        TraceError: neither is an object. Where the next line begins another one, it is the first
+            that is damaged.
+    """
+    decoder = msgspec.json.Decoder(Keys)
+    if not _is_cut(text):
+        return source.decode(decoder, text, line)
+    following = next(islice(source.lines(), 1, None), (0, b"{"))[1]
+    document = source.document()
+    if following.startswith(b"{") and not _is_object(document):
+        return source.decode(decoder, text, line)
+    return source.decode(decoder, document)
+
+
+def _is_cut(text: bytes) -> bool:
+    """Whether a line is good JSON that goes on."""
     try:
-        return msgspec.json.decode(text, type=Keys)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+        msgspec.json.decode(text, type=Keys)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except (UnicodeDecodeError, RecursionError):
+        return False
+    return False
+
+
+def _is_object(document: bytearray) -> bool:
+    """Whether a document is one JSON object."""
+    try:
+        msgspec.json.decode(document, type=Keys)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _by_keys(keys: Keys) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,13 +30,19 @@ TIME_S_MAX = 4_000_000_000
 SHOWN_CHARS_MAX = 60
 T = TypeVar("T")
 
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_HALF = re.compile(rb"(\\u[dD][89abAB][0-9a-fA-F]{2})(?:[^\\]|\\[^u])")
+"""The escape of the first half of a character, with something else behind it."""
+
 Tokens = Annotated[int, Meta(ge=0, le=TOKENS_MAX)]
 """A length in tokens, as a file may give it."""
 
 Milliseconds = Annotated[float, Meta(ge=0, le=TIME_S_MAX * 1000)]
 Seconds = Annotated[float, Meta(ge=0, le=TIME_S_MAX)]
 BlockTokens = Annotated[int, Meta(ge=1, le=1 << 20)]
-BlockId = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+BlockId = int
+"""Any whole number: an id may be a hash of 64 or 128 bits."""
+
 Name = Annotated[str, Meta(max_length=512)]
 
 
@@ -83,7 +90,7 @@ class Source:
             name = field.rstrip("`").removeprefix("$").removeprefix(".")
             self.refuse(f"field {name}: {message}" if name else message, line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self.refuse(str(error), line)
+            self.refuse(_cause(str(error), text), line or _line(str(error), text))
         except RecursionError:
             self.refuse("JSON is nested too deeply", line)
 
@@ -113,6 +120,20 @@ class Source:
             raise TraceError(f"{message}; hint: fetch the file again") from error
         except OSError as error:
             raise TraceError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+
+def _cause(message: str, text: bytes | bytearray) -> str:
+    """What is wrong with JSON: half a character near its end is not the end of the text."""
+    half = _HALF.search(text) if "truncated" in message else None
+    if half is None:
+        return message
+    return f"a text has half a character: {half[1].decode()} needs the escape of its other half"
+
+
+def _line(message: str, text: bytes | bytearray) -> int:
+    """The line of a document at which a decoder stopped, from 1; 0 where it does not say."""
+    at = _BYTE.search(message)
+    return 1 + text.count(b"\n", 0, int(at[1])) if at else 0
 
 
 def shown(text: object) -> str:
