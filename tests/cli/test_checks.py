@@ -95,7 +95,11 @@ def test_who_closes_the_door_is_no_daemon_of_ours(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        closing = threading.Thread(target=lambda: server.accept()[0].close())
+
+        def close() -> None:
+            server.accept()[0].close()
+
+        closing = threading.Thread(target=close)
         closing.start()
         found = checks.check_socket(case(Host(), serve__socket=str(path)))
         closing.join()

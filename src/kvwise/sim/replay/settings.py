@@ -96,7 +96,7 @@ def faults_of(values: Mapping[str, object], kind: type[Any], inside: str = "") -
             yield from _misread(values[key], field.type, f"{inside}{key}")
         elif key in values:
             value = values[key]
-            if isinstance(value, dict):
+            if section is not None and isinstance(value, dict):
                 yield from faults_of(value, section, f"{inside}{key}.")
             else:
                 yield f"{inside}{key}: it is a section, which begins with [{key}]"
@@ -105,13 +105,13 @@ def faults_of(values: Mapping[str, object], kind: type[Any], inside: str = "") -
             yield f"{inside}{key}: it is missing{begins}"
 
 
-def _section(kind: Any) -> Any:
+def _section(kind: object) -> type[Struct] | None:
     """The structure that a field holds, or None where it holds a value."""
     kinds = (kind, *get_args(kind))
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, Struct)), None)
 
 
-def _misread(value: object, kind: Any, name: str) -> Iterator[str]:
+def _misread(value: object, kind: object, name: str) -> Iterator[str]:
     """Why a value cannot be what it should be, if it cannot."""
     try:
         msgspec.convert(_sized(value, name), kind)
