@@ -153,13 +153,13 @@ def test_sessions_that_are_cut_off_are_told(
 ) -> None:
     """A short trace has shorter sessions than `turns` says, and whoever made it is told so."""
     path = tmp_path / "t.jsonl"
-    _, _, err = ran(capsys, "make", "agent", "oneshot", "--requests", "300", "-o", path)
+    _, _, err = ran(capsys, "make", "agent", "oneshot", "--requests", "3000", "-o", path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     names = [row["session_id"] for row in rows]
     agents = [name for name in names if name.startswith("agent")]
     mean = len(agents) / len(set(agents))
 
-    assert f"300 requests in {path}, of {len(set(names))} sessions" in err
+    assert f"3000 requests in {path}, of {len(set(names))} sessions" in err
     assert f"agent: {mean:.1f} requests a session and not 40, since the end" in err
     assert "oneshot:" not in err
 

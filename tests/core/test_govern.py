@@ -203,6 +203,21 @@ def test_what_serves_a_restart_only_is_paid_for_from_what_is_left(
     assert governor.offer(400 * NS_PER_S, offer, is_early=is_early) == 10
 
 
+@pytest.mark.parametrize("size", [OBJECT, 600 * OBJECT, 60_000 * OBJECT])
+def test_what_serves_a_restart_only_is_written_in_the_end(size: int) -> None:
+    """Days in which memory has room for all: what the bucket earns then is not lost."""
+    governor, written = Governor(DAY_S * OBJECT), 0
+    governor.restore(0, Balance())
+    for minute in range(1, 4 * 1440):
+        now_ns = minute * 60 * NS_PER_S
+        count = governor.offer(now_ns, Offer(1.0, size), is_early=True)
+        if count and isinstance(governor.ask(now_ns, size), Admit):
+            governor.spend(size)
+            written += size
+    assert written > min(0.25 * 4 * governor.per_day, 0.9 * 4 * 1440 * size)
+    assert written <= 4 * governor.per_day + size
+
+
 def test_what_is_worth_far_less_waits_for_a_full_bucket() -> None:
     """While little is offered and all of it could be paid for, too; with a full one it passes."""
     governor, passed = Governor(DAY_S * OBJECT), [0, 0]

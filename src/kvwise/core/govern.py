@@ -223,8 +223,8 @@ class Governor:
         self.pass_time(now_ns)
         if not self._is_priced:
             return min(count, max(0, int(self.level_bytes / size_bytes)))
-        spare_bytes = self.level_bytes - (self._full_bytes() if is_early else 0.0)
-        payable = min(count, max(0, int(spare_bytes / min(size_bytes, self.burst_bytes))))
+        brim_bytes = FULL * self.burst_bytes
+        payable = self._payable(offer, min(self._full_bytes(), brim_bytes) if is_early else 0.0)
         place = self._memory.offers.add(offer)
         price = self._price
         if price.set_ns is None or now_ns - price.set_ns >= STEP_NS:
@@ -234,8 +234,16 @@ class Governor:
             owed_bytes = min(self._owed_bytes + price.share * offer.total_bytes, self.burst_bytes)
             passed = min(count, int(owed_bytes / size_bytes))
             self._owed_bytes = owed_bytes - passed * size_bytes
-        spilling = int((self.level_bytes - FULL * self.burst_bytes) / size_bytes)
-        return min(max(passed, min(count, spilling)), payable)
+        return min(max(passed, self._payable(offer, brim_bytes)), payable)
+
+    def _payable(self, offer: Offer, kept_bytes: float) -> int:
+        """How many of the offered objects can be paid for by a bucket that keeps so much.
+
+        One that is larger than a bucket costs a full one.
+        """
+        most_bytes = self.burst_bytes - kept_bytes
+        spare_bytes = self.level_bytes - kept_bytes
+        return min(offer.count, max(0, int(spare_bytes / min(offer.size_bytes, most_bytes))))
 
     def payable(
         self, now_ns: int, wait_s: float, waiting_bytes: int, size_bytes: int

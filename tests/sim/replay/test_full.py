@@ -372,8 +372,11 @@ def test_drives_last_as_their_maker_says() -> None:
         ("", "begins with [device]"),
         ("", "begins with [dram]"),
         ("engine = 1", "engine: it is a section, which begins with [engine]"),
-        ("[engine]\ncuont = 2\ntoken_s = 0.0", "engine.cuont: there is no such key; is it engine"),
-        ("[engine]\ncuont = 2\ntoken_s = 0.0", "engine.token_s: expected `float` > 0"),
+        (
+            "[engine]\nsteps_s = 2\ntoken_s = 0.0",
+            "steps_s: there is no such key; is it step_s?",
+        ),
+        ("[engine]\nsteps_s = 2\ntoken_s = 0.0", "engine.token_s: expected `float` > 0"),
         ("[disk]\nsize = 1\n[brain]\neviction = 'x'", "disk.write_bytes_per_s: it is missing"),
         ("[disk]\nsize = 1\n[brain]\neviction = 'x'", "brain.eviction: there is no 'x', only"),
         ("[engine]\ncount = 0", "engine.count: "),

@@ -115,11 +115,11 @@ def _misread(value: object, kind: object, name: str) -> Iterator[str]:
     """Why a value cannot be what it should be, if it cannot."""
     try:
         msgspec.convert(_sized(value, name), kind)
-    except (ValueError, OverflowError) as error:
-        yield f"{name}: {error}"
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError as error:  # a ValueError too
         said, _, place = str(error).partition(" - at `$")
         yield f"{name}{place.rstrip('`')}: {said[:1].lower()}{said[1:]}"
+    except (ValueError, OverflowError) as error:
+        yield f"{name}: {error}"
 
 
 def _sized(value: object, name: str) -> object:
